@@ -54,7 +54,9 @@ ranks_comm(void)
 unsigned
 ranks_threads(unsigned all)
 {
-    unsigned each = self.local > 1 ? all / self.local : all;
+    unsigned given = self.local ? launcher_cpus(self.launcher) : 0;
+    unsigned each = (given ? given : all) / (self.local > 1 ? self.local : 1);
+    each = each < all ? each : all; // srun may have bound each rank to its own
     return each ? each : 1;
 }
 

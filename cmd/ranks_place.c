@@ -6,40 +6,49 @@
 #include "lib/core/num.h"
 #include "lib/core/text.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* The first that fits: an mpirun within a job of Slurm is mpirun.  A script of Slurm's has a rank
- * before srun has started anything, but no step. */
+/* The first that fits: an mpirun or mpiexec within a job of Slurm, whose own processes srun may have
+ * started, is the launcher.  A script of Slurm's has a rank before srun has started anything, but no
+ * step.  A step's number of tasks is not SLURM_NTASKS: salloc's shell may be a step of one task, in
+ * which that is the number of the allocation. */
 static const struct launcher launchers[] = {
-    { "mpirun",
-      "OMPI_COMM_WORLD_RANK",
-      "OMPI_COMM_WORLD_SIZE",
-      "OMPI_COMM_WORLD_LOCAL_SIZE",
-      "OMPI_COMM_WORLD_LOCAL_RANK",
-      NULL,
-      { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
-    { "torchrun",
-      "RANK",
-      "WORLD_SIZE",
-      "LOCAL_WORLD_SIZE",
-      "LOCAL_RANK",
-      "MASTER_ADDR",
-      { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT" } },
-    { "srun",
-      "SLURM_PROCID",
-      "SLURM_NTASKS",
-      NULL,
-      "SLURM_LOCALID",
-      "SLURM_STEP_ID",
-      { "SLURM_JOB_ID", "SLURM_STEP_ID" } },
-    { "mpiexec",
-      "PMI_RANK",
-      "PMI_SIZE",
-      "MPI_LOCALNRANKS",
-      "MPI_LOCALRANKID",
-      NULL,
-      { "PMI_JOBID", "HYDRA_JOBID" } },
+    { .name = "mpirun",
+      .rank = "OMPI_COMM_WORLD_RANK",
+      .size = "OMPI_COMM_WORLD_SIZE",
+      .local = "OMPI_COMM_WORLD_LOCAL_SIZE",
+      .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+      .job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
+    { .name = "torchrun",
+      .rank = "RANK",
+      .size = "WORLD_SIZE",
+      .local = "LOCAL_WORLD_SIZE",
+      .local_rank = "LOCAL_RANK",
+      .other = "MASTER_ADDR",
+      .job = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT" } },
+    { .name = "mpiexec",
+      .rank = "PMI_RANK",
+      .size = "PMI_SIZE",
+      .local = "MPI_LOCALNRANKS",
+      .local_rank = "MPI_LOCALRANKID",
+      .other = "MPI_LOCALNRANKS",
+      .job = { "PMI_JOBID", "HYDRA_JOBID" } },
+    { .name = "srun",
+      .rank = "SLURM_PROCID",
+      .size = "SLURM_STEP_NUM_TASKS",
+      .locals = "SLURM_GTIDS",
+      .local_rank = "SLURM_LOCALID",
+      .cpus = "SLURM_CPUS_ON_NODE",
+      .other = "SLURM_STEP_ID",
+      .job = { "SLURM_JOB_ID", "SLURM_STEP_ID" } },
+    { .name = "mpiexec",
+      .rank = "PMI_RANK",
+      .size = "PMI_SIZE",
+      .job = { "PMI_JOBID", "HYDRA_JOBID" } },
 };
 
 enum { RANKS_MAX = 1 << 16 };
@@ -57,6 +66,43 @@ number_of(const char *name, unsigned limit)
     return (unsigned)v;
 }
 
+/* How many a list has, as 4,5,6; 0 if it is not there. */
+static unsigned
+count_of(const char *name)
+{
+    const char *list = getenv(name);
+    unsigned n = list && *list ? 1 : 0;
+    for (; n && *list; list++)
+        n += *list == ',';
+    return n;
+}
+
+/* The command was typed in a shell on the terminal that srun --pty gives to its first task: the
+ * shell's variables are those of the task, whose companions have most likely ended.  A shell gives
+ * the terminal to what is typed; a task, or what a script runs, has it from its task's beginning. */
+static bool
+typed_in_task(void)
+{
+    const char *text = getenv("SLURM_TASK_PID");
+    uint64_t task = 0;
+    if (!getenv("SLURM_PTY_PORT") || !text || !num_u64(&task, text) || task > INT_MAX)
+        return false;
+    int tty = open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (tty < 0)
+        return false;
+    bool foreground = tcgetpgrp(tty) == getpgrp();
+    close(tty);
+    pid_t group = getpgid((pid_t)task);
+    return foreground && group > 0 && group != getpgrp();
+}
+
+static bool
+fits(const struct launcher *l)
+{
+    return getenv(l->rank) && getenv(l->size) && (!l->other || getenv(l->other)) &&
+           (strcmp(l->name, "srun") != 0 || !typed_in_task());
+}
+
 const struct launcher *
 launcher_find(unsigned *rank, unsigned *size, unsigned *local)
 {
@@ -64,16 +110,24 @@ launcher_find(unsigned *rank, unsigned *size, unsigned *local)
     *size = 1;
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const struct launcher *l = &launchers[i];
-        if (!getenv(l->rank) || !getenv(l->size) || (l->other && !getenv(l->other)))
+        if (!fits(l))
             continue;
         unsigned n = number_of(l->size, RANKS_MAX);
         *rank = number_of(l->rank, n ? n : 1);
         if (l->local)
             *local = number_of(l->local, RANKS_MAX);
+        else if (l->locals)
+            *local = count_of(l->locals);
         *size = n ? n : 1;
         return n > 1 ? l : NULL;
     }
     return NULL;
+}
+
+unsigned
+launcher_cpus(const struct launcher *l)
+{
+    return l && l->cpus ? number_of(l->cpus, RANKS_MAX) : 0;
 }
 
 unsigned

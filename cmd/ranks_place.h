@@ -9,14 +9,18 @@
 /* The variables by which a process knows its rank. */
 struct launcher {
     const char *name, *rank, *size;
-    const char *local;      // ranks on this machine, or NULL
+    const char *local;      // the number of ranks on this machine, or NULL
+    const char *locals;     // a list of them, or NULL
     const char *local_rank; // which of them this is
+    const char *cpus;       // the processors that they have, or NULL
     const char *other;      // is there, too; or NULL
     const char *job[2];     // what two runs at a time do not share
 };
 
 /* NULL: none; then rank and size are 0 and 1.  local: 0: unknown. */
 const struct launcher *launcher_find(unsigned *rank, unsigned *size, unsigned *local);
+/* Processors of this machine that its ranks have been given; 0: unknown. */
+unsigned launcher_cpus(const struct launcher *l);
 /* The number of this rank on its machine; `rank` if the launcher does not say. */
 unsigned launcher_local(const struct launcher *l, unsigned rank);
 /* Host and port of m by HOST:PORT, which --rendezvous gives. */

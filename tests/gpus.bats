@@ -236,7 +236,7 @@ time.sleep(60)" >port 3>&- &
     # As srun sets its variables; a name that means this machine is that of the first host.
     local i id=()
     for i in 0 1; do
-        env SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID="$port" \
+        env SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID="$port" \
             SLURM_STEP_NODELIST="127.0.0.[1-2],other" timeout 100 trainstep -d "$IN/ids.tok" --lr 1e-2 "${t[@]}" \
             >/dev/null 2>said.$i </dev/null 3>&- &
         id+=($!)

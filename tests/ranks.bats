@@ -534,9 +534,8 @@ fails_saving() {
 @test "launchers are recognised, and what MPI cannot join is refused in words" {
     cp "$IN/small.ckpt" m.ckpt
     local t=(trainstep -q -d "$IN/ids.tok" --accum 2 -o x.ckpt m.ckpt)
-    local torchrun=(WORLD_SIZE=2 MASTER_ADDR=localhost) srun=(SLURM_NTASKS=2 SLURM_STEP_ID=0)
+    local torchrun=(WORLD_SIZE=2 MASTER_ADDR=localhost)
     refuse -2 "torchrun has started 2 ranks, MPI knows of 1" env RANK=0 "${torchrun[@]}" "${t[@]}"
-    refuse -2 "srun has started 2 ranks, MPI knows of 1" env SLURM_PROCID=0 "${srun[@]}" "${t[@]}"
     refuse -2 "mpiexec has started 2 ranks, MPI knows of 1" env PMI_RANK=0 PMI_SIZE=2 "${t[@]}"
     # Each says so, since there may be no other: the variables may be left over.
     run -2 --separate-stderr env RANK=1 "${torchrun[@]}" "${t[@]}"
@@ -551,9 +550,9 @@ fails_saving() {
     refuse -2 "there is no libnibble-mpi.so beside the program: it was built without mpicc" \
         env RANK=0 "${torchrun[@]}" "bin/trainstep" "${t[@]:1}"
     refuse -2 "rank 1: 2 ranks, started by torchrun: no MPI: " env NIBBLE_MPI=/none RANK=1 "${torchrun[@]}" "${t[@]}"
-    # One rank of any launcher, and a script of Slurm's outside a step, are one process.
+    # One rank of any launcher is one process.
     local e
-    for e in "RANK=0 WORLD_SIZE=1 MASTER_ADDR=x" "SLURM_PROCID=0 SLURM_NTASKS=8" "PMI_RANK=0 PMI_SIZE=1" \
+    for e in "RANK=0 WORLD_SIZE=1 MASTER_ADDR=x" "PMI_RANK=0 PMI_SIZE=1" \
         "RANK=0 WORLD_SIZE=2"; do
         # shellcheck disable=SC2086  # words
         env $e NIBBLE_MPI=/none "${t[@]}" -f >out
@@ -561,6 +560,49 @@ fails_saving() {
     done
     started -n 1 trainstep -q -d "$IN/ids.tok" --accum 2 -f -o y.ckpt m.ckpt >/dev/null
     cmp x.ckpt y.ckpt
+}
+
+@test "srun is recognised where it has started several tasks; Slurm's scripts and shells are one process" {
+    cp "$IN/small.ckpt" m.ckpt
+    local t=(trainstep -q -d "$IN/ids.tok" --accum 2 -o x.ckpt m.ckpt)
+    # What Slurm 22.05 sets of what could be taken for a launcher: for any process of a job of four
+    # tasks, in a script of sbatch, for a task of srun, in a shell of salloc, which is a step of one task.
+    local job=(SLURM_JOB_ID=10 SLURM_JOBID=10 SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_NNODES=1 SLURM_NODELIST=n1
+        SLURM_JOB_NODELIST=n1 SLURM_TASKS_PER_NODE=4 SLURM_JOB_CPUS_PER_NODE=4)
+    local script=("${job[@]}" SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_GTIDS=0 SLURM_CPUS_ON_NODE=4
+        "SLURM_TASK_PID=$$")
+    local task=("${script[@]}" SLURM_STEP_ID=0 SLURM_STEPID=0 "SLURM_GTIDS=0,1,2,3" SLURM_STEP_NODELIST=n1
+        SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=4)
+    # shellcheck disable=SC2034  # read by its name
+    local shell=("${script[@]}" SLURM_STEP_ID=4294967290 SLURM_STEPID=4294967290 SLURM_STEP_NODELIST=n1
+        SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_PTY_PORT=41551
+        SLURM_MPI_TYPE=none)
+    local one="4 ranks, started by srun: Open MPI finds them by a PMI, and there is none: expected srun --mpi=pmix"
+    refuse -2 "$one" env "${task[@]}" "${t[@]}"
+    refuse -2 "rank 3: $one" env "${task[@]}" SLURM_PROCID=3 "${t[@]}"
+    refuse -2 "SLURM_PROCID=4 in the environment: want a number below 4" env "${task[@]}" SLURM_PROCID=4 "${t[@]}"
+    refuse -2 "$one" env "${task[@]}" SLURM_PTY_PORT=1 "${t[@]}"
+    trainstep -q -d "$IN/ids.tok" --accum 2 -o one.ckpt m.ckpt >/dev/null
+    local e
+    for e in job script shell; do
+        # shellcheck disable=SC2178  # the name of an array
+        local -n set=$e
+        env "${set[@]}" NIBBLE_MPI=/none "${t[@]}" -f >out
+        [ "$(wc -l <out)" -eq 2 ]
+        cmp one.ckpt x.ckpt
+    done
+    # On the terminal of srun --pty what has it is one process, unless it is in the group of the task.
+    if command -v script >/dev/null; then
+        timeout 60 script -qec "env ${task[*]} SLURM_PTY_PORT=1 NIBBLE_MPI=/none ${t[*]} -f" /dev/null >out </dev/null
+        cmp one.ckpt x.ckpt
+        # shellcheck disable=SC2016  # for the inner shell
+        run -2 timeout 60 script -qec "sh -c 'env ${task[*]} SLURM_TASK_PID=\$\$ SLURM_PTY_PORT=1 ${t[*]} -f; exit \$?'" \
+            /dev/null </dev/null
+        [[ $output == *"$one"* ]]
+    fi
+    # Hydra's processes in such a job are its own.
+    refuse -2 "2 ranks, started by mpiexec: no MPI: /none" env "${task[@]}" PMI_RANK=1 PMI_SIZE=2 MPI_LOCALNRANKS=1 \
+        MPI_LOCALRANKID=0 NIBBLE_MPI=/none "${t[@]}" -f
 }
 
 # ---- signals --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 #include <mpi.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,11 +277,32 @@ static const struct comm_ops ops = { .close = mpi_close,
                                      .pass = mpi_pass,
                                      .exchange = mpi_exchange };
 
+/* In a step of Slurm's Open MPI asks the PMI that srun offers who the others are.  Where it offers
+ * none, Open MPI 4 prints a page from each rank and exits with status 1, without a return. */
+static bool
+lacks_pmi(void)
+{
+#ifdef OPEN_MPI
+    static const char *const offers[] = { "PMIX_NAMESPACE", "PMI_FD", "PMI_RANK",
+                                          "OMPI_COMM_WORLD_SIZE" };
+    for (size_t i = 0; i < sizeof offers / sizeof *offers; i++)
+        if (getenv(offers[i]))
+            return false;
+    return getenv("SLURM_STEP_ID") != NULL;
+#else
+    return false;
+#endif
+}
+
 int
 nibble_mpi_open_5(struct comm *c, struct err *err)
 {
     int rank = 0, size = 0, provided;
     *c = (struct comm){ .op = &ops, .err = err };
+    if (lacks_pmi())
+        return err_set(err, ERR_USAGE,
+                       "Open MPI finds them by a PMI, and there is none: expected srun "
+                       "--mpi=pmix; for one process unset SLURM_STEP_ID");
     // Open MPI: who waits leaves its processor to those that compute.  Without it steps of a small
     // model took 740 ms instead of 3 where others used the two processors, too.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);

@@ -93,8 +93,9 @@ resolve(const struct meet *m, struct err *err)
     snprintf(port, sizeof port, "%u", m->port);
     int rc = getaddrinfo(m->host, port, &want, &found);
     if (rc != 0)
-        err_set(err, ERR_USAGE, "the host of rank 0, %s: %s", m->host,
-                gai_strerror(rc));
+        err_set(err, ERR_USAGE,
+                "the host of rank 0, %s: %s; --rendezvous HOST:PORT names another",
+                m->host, gai_strerror(rc));
     return rc == 0 ? found : NULL;
 }
 
