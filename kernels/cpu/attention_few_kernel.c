@@ -71,7 +71,12 @@ scores(const struct few *a, float *score, const float *query)
 
 /* ---- values ------------------------------------------------------------------------------ */
 
-enum { VECS = 4, EACH = 2 }; // of a tile: vectors of dimensions, and rows
+/* A tile has up to 4 rows and 4 vectors of dimensions, as many as registers suffice for. */
+#if defined __AVX2__ && !defined __AVX512F__
+enum { EACH = 4, VECS = 4, SUMS = 8 };
+#else
+enum { EACH = 4, VECS = 4, SUMS = 16 };
+#endif
 
 /* Some rows and dimensions: their numbers are constants where this is inlined, except of fewer
  * dimensions than a vector has. */
@@ -104,10 +109,10 @@ values_rows(const struct few *a, float *out, const float *score, size_t rows,
             bool bf16)
 {
     struct few at = *a;
-    size_t d = 0;
-    for (; d + (size_t)VECS * LANES <= a->dim; d += (size_t)VECS * LANES) {
+    size_t d = 0, vecs = min(VECS, SUMS / rows);
+    for (; d + vecs * LANES <= a->dim; d += vecs * LANES) {
         at.x = a->x + d;
-        values_tile(&at, out + d, score, rows, VECS, 0, bf16);
+        values_tile(&at, out + d, score, rows, vecs, 0, bf16);
     }
     for (; d + LANES <= a->dim; d += LANES) {
         at.x = a->x + d;
@@ -125,6 +130,8 @@ values_of(const struct few *a, float *out, const float *score, bool bf16)
     size_t r = 0;
     for (; r + EACH <= a->rows; r += EACH)
         values_rows(a, out + r * a->dim, score + r * a->score_stride, EACH, bf16);
+    for (; r + 2 <= a->rows; r += 2)
+        values_rows(a, out + r * a->dim, score + r * a->score_stride, 2, bf16);
     if (r < a->rows)
         values_rows(a, out + r * a->dim, score + r * a->score_stride, 1, bf16);
 }
