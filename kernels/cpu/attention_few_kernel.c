@@ -96,7 +96,8 @@ values_tile(const struct few *a, float *out, const float *score, size_t rows,
             if (bf16)
                 value = (vf)rounded(value, 1);
             for (size_t r = 0; r < rows; r++)
-                sum[r][v] = fused(sum[r][v], all(score[r * a->score_stride + i]), value);
+                sum[r][v] =
+                    fused(sum[r][v], all(score[r * a->score_stride + i]), value);
         }
     for (size_t r = 0; r < rows; r++)
         for (size_t v = 0; v < vecs; v++)
@@ -105,8 +106,7 @@ values_tile(const struct few *a, float *out, const float *score, size_t rows,
 }
 
 static inline __attribute__((always_inline)) void
-values_rows(const struct few *a, float *out, const float *score, size_t rows,
-            bool bf16)
+values_rows(const struct few *a, float *out, const float *score, size_t rows, bool bf16)
 {
     struct few at = *a;
     size_t d = 0, vecs = min(VECS, SUMS / rows);

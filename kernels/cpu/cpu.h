@@ -18,7 +18,7 @@ struct cpu {
     struct par *pool;
     const struct rows_isa *rows;
     const struct few_isa *few; // of attention
-    float *workspace; // of cpu_workspace
+    float *workspace;          // of cpu_workspace
     size_t workspace_bytes;
 };
 
