@@ -127,7 +127,9 @@ launcher_find(unsigned *rank, unsigned *size, unsigned *local)
 unsigned
 launcher_cpus(const struct launcher *l)
 {
-    return l && l->cpus ? number_of(l->cpus, RANKS_MAX) : 0;
+    const char *text = l && l->cpus ? getenv(l->cpus) : NULL;
+    uint64_t n = 0;
+    return text && num_u64(&n, text) && n < RANKS_MAX ? (unsigned)n : 0;
 }
 
 unsigned

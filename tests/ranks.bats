@@ -577,7 +577,7 @@ fails_saving() {
     local shell=("${script[@]}" SLURM_STEP_ID=4294967290 SLURM_STEPID=4294967290 SLURM_STEP_NODELIST=n1
         SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_PTY_PORT=41551
         SLURM_MPI_TYPE=none)
-    local one="4 ranks, started by srun: Open MPI finds them by a PMI, and there is none: expected srun --mpi=pmix"
+    local one="4 ranks, started by srun: Open MPI finds them by a PMI, and there is none: expected mpirun or srun --mpi=pmix"
     refuse -2 "$one" env "${task[@]}" "${t[@]}"
     refuse -2 "rank 3: $one" env "${task[@]}" SLURM_PROCID=3 "${t[@]}"
     refuse -2 "SLURM_PROCID=4 in the environment: want a number below 4" env "${task[@]}" SLURM_PROCID=4 "${t[@]}"

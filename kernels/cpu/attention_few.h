@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* attention_few: attention's products for the few rows of one token, from keys and values as they
- * lie in the cache.  Panels pay for many rows; for these, to pack a key would cost several
- * times what its products do.  Sums have the order of gemm.h, so the bits are the same. */
+/* attention_few: attention's products for a few rows, as those of one token and the heads that
+ * share a kv head, from keys and values as they lie in the cache.  Panels pay for many rows; for
+ * these, to pack a key would cost several times what its products do.  Sums have the order of
+ * gemm.h, so the bits are the same. */
 #ifndef NIBBLE_KERNELS_CPU_ATTENTION_FEW_H
 #define NIBBLE_KERNELS_CPU_ATTENTION_FEW_H
 

@@ -78,8 +78,8 @@ enum { EACH = 4, VECS = 4, SUMS = 8 };
 enum { EACH = 4, VECS = 4, SUMS = 16 };
 #endif
 
-/* Some rows and dimensions: their numbers are constants where this is inlined, except of fewer
- * dimensions than a vector has. */
+/* Some rows, and vectors of dimensions; dims: of fewer than a vector has, else 0.  rows and vecs
+ * are constants where this is inlined. */
 static inline __attribute__((always_inline)) void
 values_tile(const struct few *a, float *out, const float *score, size_t rows,
             size_t vecs, size_t dims, bool bf16)

@@ -300,9 +300,10 @@ nibble_mpi_open_5(struct comm *c, struct err *err)
     int rank = 0, size = 0, provided;
     *c = (struct comm){ .op = &ops, .err = err };
     if (lacks_pmi())
-        return err_set(err, ERR_USAGE,
-                       "Open MPI finds them by a PMI, and there is none: expected srun "
-                       "--mpi=pmix; for one process unset SLURM_STEP_ID");
+        return err_set(
+            err, ERR_USAGE,
+            "Open MPI finds them by a PMI, and there is none: expected mpirun or "
+            "srun --mpi=pmix; for one process unset SLURM_STEP_ID");
     // Open MPI: who waits leaves its processor to those that compute.  Without it steps of a small
     // model took 740 ms instead of 3 where others used the two processors, too.
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);

@@ -38,7 +38,7 @@ logits_best(const float *logits, size_t n)
 {
     enum { EACH = 16 }; // a compiler compares so many at once
     float lane[EACH], most = logits[0];
-    size_t i = 0, best = 0;
+    size_t i = 0;
     for (size_t l = 0; l < EACH; l++)
         lane[l] = most;
     for (; i + EACH <= n; i += EACH)
@@ -48,9 +48,10 @@ logits_best(const float *logits, size_t n)
         most = lane[l] > most ? lane[l] : most;
     for (; i < n; i++)
         most = logits[i] > most ? logits[i] : most;
-    while (logits[best] != most)
-        best++;
-    return (uint32_t)best;
+    for (i = 0; i < n; i++)
+        if (logits[i] == most)
+            return (uint32_t)i;
+    return 0; // NaN
 }
 
 bool

@@ -46,7 +46,7 @@ uint32_t sampler_next(struct sampler *s, const float *logits, const uint32_t *be
 /* The k best ids, best first; k is at most vocab.  ids are the sampler's scratch, (k). */
 const uint32_t *sampler_best(struct sampler *s, const float *logits, size_t k);
 
-/* Index of the largest, the lowest of equal ones. */
+/* Index of the largest, the lowest of equal ones; some index if one is NaN. */
 uint32_t logits_best(const float *logits, size_t n);
 /* Whether all are finite. */
 bool logits_finite(const float *logits, size_t n);
