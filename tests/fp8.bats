@@ -175,9 +175,9 @@ assert int(a["kept"]) - int(b["kept"]) == 2 * int(a["tokens"]) * (2 + 1) * 16 * 
 PY
 }
 
-# The limit is chosen between two plans that are 5 MB apart, and under qemu the process itself changes
-# by more than that.
-# bats test_tags=native
+# The limit lies between two plans that are 5 MB apart: under qemu the process itself changes by more,
+# and the sanitizers take twice what is planned.
+# bats test_tags=native,nosan
 @test "with less memory weights stay packed, and all bytes are those of E4M3 that is kept" {
     qwen config wide.json hidden_size=512 intermediate_size=1536 num_attention_heads=4 \
         num_key_value_heads=2 head_dim=64 num_hidden_layers=4
