@@ -133,6 +133,10 @@ one() { "${t[@]}" --device "$1" -f -o one.ckpt small.ckpt >/dev/null; }
         cmp one.ckpt some.ckpt
         rm some.ckpt
     done
+    # The ranks of a node share the processors that Slurm gave, here one each.
+    timeout 60 srun --mpi=pmix -n 2 generate -v --device cpu --score ids.tok small.ckpt </dev/null >out 2>err ||
+        { cat err && false; }
+    grep -qE '[, ]1 threads?' err || { cat err && false; }
 }
 
 @test "srun --mpi=none on CPUs is refused in words, at once" {

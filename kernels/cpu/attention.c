@@ -271,14 +271,9 @@ values_of_few(const struct job *j, const struct forward *f, const struct block *
 }
 
 static void
-compute_scores(const struct job *j, const struct forward *f, const struct block *b)
+scores_of_many(const struct job *j, const struct forward *f, const struct block *b)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
-    gather(j, f->rows, j->q, b, j->scale);
-    if (is_few(b)) {
-        scores_of_few(j, f, b);
-        return;
-    }
     pack_rows(j, f->row_panels, f->rows, dim, b->rows, dim, SIDE_A);
     for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = min(b->to - key, KEYS);
@@ -287,6 +282,16 @@ compute_scores(const struct job *j, const struct forward *f, const struct block 
         gemm_panels(j->isa, f->row_panels, f->keys, f->score + (key - b->from),
                     f->stride, b->rows, n, dim, false);
     }
+}
+
+static void
+compute_scores(const struct job *j, const struct forward *f, const struct block *b)
+{
+    gather(j, f->rows, j->q, b, j->scale);
+    if (is_few(b))
+        scores_of_few(j, f, b);
+    else
+        scores_of_many(j, f, b);
 }
 
 /* Exponentials of scores, 0 for keys that the row does not see, and their sums. */
@@ -308,12 +313,10 @@ softmax(const struct job *j, const struct forward *f, const struct block *b)
 }
 
 static void
-sum_values(const struct job *j, const struct forward *f, const struct block *b)
+values_of_many(const struct job *j, const struct forward *f, const struct block *b)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
-    if (is_few(b))
-        values_of_few(j, f, b);
-    for (size_t key = b->from; key < b->to && !is_few(b); key += KEYS) {
+    for (size_t key = b->from; key < b->to; key += KEYS) {
         size_t n = min(b->to - key, KEYS);
         pack_rows(j, f->p, f->score + (key - b->from), f->stride, b->rows, n, SIDE_A);
         pack_columns(j, f->values, j->value + key_offset(j, key, b->kv), stride, n, dim,
@@ -321,6 +324,16 @@ sum_values(const struct job *j, const struct forward *f, const struct block *b)
         gemm_panels(j->isa, f->p, f->values, f->out, dim, b->rows, dim, n,
                     key > b->from);
     }
+}
+
+static void
+sum_values(const struct job *j, const struct forward *f, const struct block *b)
+{
+    size_t dim = j->h->dim;
+    if (is_few(b))
+        values_of_few(j, f, b);
+    else
+        values_of_many(j, f, b);
     for (size_t r = 0; r < b->rows; r++)
         j->c->rows->scale(j->out + row_offset(j, b, r), 1 / f->sum[r], f->out + r * dim,
                           dim);

@@ -5,6 +5,9 @@
 
 #include <math.h>
 
+enum { EACH = 2 };
+#include "lib/core/exp.h"
+
 static maths_shares_fn *const table[ISA_COUNT] = {
     [ISA_SCALAR] = maths_shares_scalar,
 #if defined __x86_64__
@@ -18,7 +21,7 @@ static maths_shares_fn *const table[ISA_COUNT] = {
 double
 maths_exp(double x)
 {
-    return maths_exp_scalar(x);
+    return exp_of((vd){ x, 0 })[0];
 }
 
 void

@@ -22,13 +22,11 @@ double maths_log(double x);
 /* |x| < 2^24. */
 void maths_sincos(double x, double *sine, double *cosine);
 
-/* ---- private to maths.c and maths_kernel.c; the same on every instruction set ------------- */
+/* ---- private to maths.c, maths_kernel.c and their test -------------------------------------- */
 
 typedef void maths_shares_fn(double *y, const float *x, size_t n, double most,
                              double temperature);
 extern maths_shares_fn maths_shares_scalar, maths_shares_avx2, maths_shares_avx512,
     maths_shares_neon;
-double maths_exp_scalar(double x), maths_exp_avx2(double x), maths_exp_avx512(double x),
-    maths_exp_neon(double x);
 
 #endif

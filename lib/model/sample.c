@@ -36,7 +36,7 @@ sampler_close(struct sampler *s)
 uint32_t
 logits_best(const float *logits, size_t n)
 {
-    enum { EACH = 16 }; // a compiler compares so many at once
+    enum { EACH = 16 }; // lanes, as many as compilers make a vector of
     float lane[EACH], most = logits[0];
     size_t i = 0;
     for (size_t l = 0; l < EACH; l++)

@@ -18,7 +18,7 @@ uniform(uint64_t i, double low, double high)
 
 /* Many at once have the bits of one, on every path of this machine. */
 static void
-check_many(maths_shares_fn *shares, double (*one)(double))
+check_many(maths_shares_fn *shares)
 {
     enum { MANY = 1001 };
     static const double temperature[] = { 1, 0.5, 3 };
@@ -32,7 +32,6 @@ check_many(maths_shares_fn *shares, double (*one)(double))
         for (size_t i = 0; i < MANY; i++) {
             double z = ((double)x[i] - 0.25) / temperature[t];
             CHECK(y[i] == (i < n && z > -690 ? maths_exp(z) : 0));
-            CHECK(z < -700 || one(z) == maths_exp(z));
         }
     }
 }
@@ -59,15 +58,15 @@ main(void)
     CHECK_SAY(worst[2] < 4e-16, "sin: %g", worst[2]);
     CHECK_SAY(worst[3] < 4e-16, "cos: %g", worst[3]);
     CHECK(maths_exp(0) == 1 && maths_log(1) == 0);
-    check_many(maths_shares, maths_exp);
-    check_many(maths_shares_scalar, maths_exp_scalar);
+    check_many(maths_shares);
+    check_many(maths_shares_scalar);
 #if defined __x86_64__
     if (isa_have(ISA_AVX2))
-        check_many(maths_shares_avx2, maths_exp_avx2);
+        check_many(maths_shares_avx2);
     if (isa_have(ISA_AVX512))
-        check_many(maths_shares_avx512, maths_exp_avx512);
+        check_many(maths_shares_avx512);
 #elif defined __aarch64__
-    check_many(maths_shares_neon, maths_exp_neon);
+    check_many(maths_shares_neon);
 #endif
     printf("exp %g, log %g, sin %g, cos %g\n", worst[0], worst[1], worst[2], worst[3]);
     return check_end();

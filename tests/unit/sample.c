@@ -185,6 +185,24 @@ check_crossing(void)
     sampler_close(&s);
 }
 
+/* The largest wherever it stands, the first of equal ones; with NaN some index. */
+static void
+check_best(void)
+{
+    enum { MANY = 40 };
+    float x[MANY];
+    for (size_t n = 1; n <= MANY; n++)
+        for (size_t at = 0; at < n; at++) {
+            for (size_t i = 0; i < n; i++)
+                x[i] = i % 2 ? -0.0F : 0;
+            CHECK(logits_best(x, n) == 0);
+            x[at] = x[n - 1] = 1;
+            CHECK(logits_best(x, n) == at);
+            x[at] = NAN;
+            CHECK(logits_best(x, n) < n);
+        }
+}
+
 static void
 check_logits(void)
 {
@@ -222,6 +240,7 @@ main(void)
     check_many();
     check_frequencies();
     check_crossing();
+    check_best();
     check_logits();
     CHECK(err.kind == ERR_NONE);
     return check_end();
