@@ -156,7 +156,7 @@ enum { PAIR_PERIOD = (1 << 20) + 7 }; // of random values: more would only take 
 static inline float *
 pair_random(size_t n, float size, enum dtype dtype, uint32_t seed)
 {
-    float *x = malloc(n * sizeof *x + 1);
+    float *x = calloc(n + 1, sizeof *x); // clang-tidy does not always follow both loops
     const uint32_t key[2] = { seed, 17 };
     NEED(x);
     for (size_t i = 0; i < n && i < PAIR_PERIOD; i++) {
