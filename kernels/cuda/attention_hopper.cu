@@ -705,7 +705,7 @@ bool
 attention_hopper_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                      const float *lse, const void *q, const void *key,
                      const void *value, const float *work, const struct view *v,
-                     const struct heads *h)
+                     const struct heads *h, struct query_sums *sums)
 {
     struct args a = {};
     uint8_t *scratch = (uint8_t *)cuda_scratch(c, attention_hopper_workspace(h));
@@ -738,6 +738,10 @@ attention_hopper_bwd(struct cuda *c, const struct attention_grads *d, const void
     bwd<<<(unsigned)(a.chunks * a.chunk) * (unsigned)v->kv, THREADS, SHARED,
           c->q.stream>>>(a, *v);
     cuda_launched(c, "attention_bwd: one pass");
+    if (sums) {
+        *sums = (struct query_sums){ a.sums, (size_t)a.tiles, v->scale };
+        return true;
+    }
     queries_to_bf16<<<(unsigned)a.tiles *(unsigned)v->query, TO_BF16, 0, c->q.stream>>>(
         a, *v);
     cuda_launched(c, "attention_bwd: dQ to bf16");
