@@ -83,6 +83,7 @@ matrix_is_dense(const struct matrix *m)
 /* ---- what operations take besides -------------------------------------------------------- */
 
 enum { LINEAR_MAX = 3 }; // weights of one product
+enum { SUM_MAX = 8 };    // matrices that a device adds at a time
 
 /* Rotary embedding of heads that lie beside each other in a row. */
 struct rope {
@@ -452,8 +453,10 @@ void op_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                           const struct matrix *d, const struct matrix *gate,
                           const struct matrix *up);
 
-/* y += x, f32 and of one shape; x may be bf16. */
-void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+/* y = x[0] + x[1] + ..., or y += each of them with add, one after the other; y is f32, x[i] of its
+ * shape and all f32 or all bf16. */
+void op_sum(struct kernels *k, const struct matrix *y, size_t n, const struct matrix *x,
+            bool add);
 /* out[i] = sum of squares of g[i], f64 and of the same bits on every device; g[i] without
  * data: out[i] stays.  Contiguous blocks of SQUARES_BLOCK elements are summed alone: lane l of
  * SQUARES_LANES takes elements l, l + SQUARES_LANES, ... of the block one after the other.

@@ -586,11 +586,15 @@ op_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
 }
 
 void
-op_add(struct kernels *k, const struct matrix *y, const struct matrix *x)
+op_sum(struct kernels *k, const struct matrix *y, size_t n, const struct matrix *x,
+       bool add)
 {
     assert(y->dtype == DT_F32 && (x->dtype == DT_F32 || x->dtype == DT_BF16));
-    assert(is_dense(y, x->rows, x->cols) && matrix_is_dense(x));
-    RUN(k, add, y, x);
+    for (size_t i = 0; i < n; i++)
+        assert(is_dense(y, x[i].rows, x[i].cols) && matrix_is_dense(&x[i]) &&
+               x[i].dtype == x->dtype);
+    for (size_t i = 0; i < n; i += SUM_MAX)
+        RUN(k, sum, y, n - i < SUM_MAX ? n - i : SUM_MAX, x + i, add || i);
 }
 
 void

@@ -115,7 +115,8 @@ struct ops {
                               const struct matrix *y, const float *y_amax,
                               const struct matrix *d, const struct matrix *gate,
                               const struct matrix *up);
-    void (*add)(struct kernels *k, const struct matrix *y, const struct matrix *x);
+    void (*sum)(struct kernels *k, const struct matrix *y, size_t n,
+                const struct matrix *x, bool add); // n: at most SUM_MAX
     void (*sum_squares)(struct kernels *k, double *out, const struct matrix *g,
                         size_t count);
     void (*block_squares)(struct kernels *k, double *out, const struct matrix *g,

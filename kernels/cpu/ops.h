@@ -99,7 +99,8 @@ void cpu_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                            const struct matrix *up);
 
 /* clip.c */
-void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+void cpu_sum(struct kernels *k, const struct matrix *y, size_t n,
+             const struct matrix *x, bool add);
 void cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                      size_t count);
 void cpu_block_squares(struct kernels *k, double *out, const struct matrix *g,

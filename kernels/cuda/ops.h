@@ -123,7 +123,8 @@ void cuda_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                             const struct matrix *up);
 
 /* adamw.cu */
-void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+void cuda_sum(struct kernels *k, const struct matrix *y, size_t n,
+              const struct matrix *x, bool add);
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                       size_t count);
 void cuda_block_squares(struct kernels *k, double *out, const struct matrix *g,

@@ -10,15 +10,6 @@
 
 static_assert((int)EXCHANGE_PIECE + (int)TRAIN_OWN == (int)EXCHANGE_OWN, "events");
 
-static void
-add(struct train *t, const struct matrix *sum, const struct matrix *pass, bool first)
-{
-    if (first)
-        op_convert(t->net.k, sum, pass);
-    else
-        op_add(t->net.k, sum, pass);
-}
-
 /* Elements of a matrix from `first` on as one row. */
 static struct matrix
 elements(const struct matrix *m, size_t first, size_t n)
@@ -51,11 +42,10 @@ add_ranks(struct train *t, size_t i)
     struct kernels *k = t->net.k;
     if (t->err->kind || exchange_parts(k, c, t->received, pass->data, at) < 0)
         return;
-    for (unsigned q = 0; q < c->size && n; q++) {
-        struct matrix one =
-            q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
-        add(t, &own, &one, t->first_pass && q == 0);
-    }
+    for (unsigned q = 0; q < c->size && n; q++)
+        t->term[q] = q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
+    if (n)
+        op_sum(k, &own, c->size, t->term, !t->first_pass);
     if (!t->last_pass || train_shards(t))
         return;
     shard_parts(at, &t->net.table, i, c->size);
@@ -85,7 +75,7 @@ gradient_add(void *ctx, size_t i)
 {
     struct train *t = ctx;
     if (!t->layout.comm) {
-        add(t, &t->tensor[i].grad, &t->net.t[i].grad, t->first_pass);
+        op_sum(t->net.k, &t->tensor[i].grad, 1, &t->net.t[i].grad, !t->first_pass);
         return;
     }
     exchange_begin(t->net.k);
@@ -114,7 +104,9 @@ gradient_open(struct train *t)
     const struct comm *c = t->layout.comm;
     if (!c)
         return 0;
-    if (!(t->part = calloc((size_t)c->size + 1, sizeof *t->part)))
+    t->part = calloc((size_t)c->size + 1, sizeof *t->part);
+    t->term = calloc(c->size, sizeof *t->term);
+    if (!t->part || !t->term)
         return err_set(t->err, ERR_MEMORY, "out of memory for a training");
     t->received =
         kernels_alloc(t->net.k, MEMORY_GRADIENTS, gradient_received(t, c->rank));

@@ -134,6 +134,7 @@ struct train {
     struct train_result *result;
     void *received; // (ranks - 1, this rank's part) gradients of other ranks' passes
     size_t *part;   // (ranks + 1)
+    struct matrix *term; // (ranks) of what is added
     struct squares blocks;
     bool first_pass, last_pass; // of this rank, in a step
     bool own_free; // gradients with memory of their own may be written in this pass

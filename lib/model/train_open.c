@@ -406,5 +406,6 @@ train_close(struct train *t)
     free(t->losses.loss);
     free(t->sums);
     free(t->part);
+    free(t->term);
     *t = (struct train){ 0 };
 }
