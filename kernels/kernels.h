@@ -263,14 +263,28 @@ struct transfer {
     const void *from;
     void *to;
     size_t send, receive; // bytes; that of both ranks agree
+    size_t there;         // where rank q gets it: bytes from the `base` of its call on
+};
+
+/* Ranks, and how their hosts tell each other a few bytes: each fills its part of `all`, which are
+ * `each` bytes for each rank, and gets the others'.  False: that failed, and the error is kept. */
+struct company {
+    unsigned rank, ranks;
+    bool (*gather)(void *ctx, void *all, size_t each);
+    void *ctx;
 };
 
 /* Join devices of several ranks, each of which has one; a device whose memory is the host's has
- * nothing to do.  id: that of rank 0's kernels_cuda_peers_id. */
+ * nothing to do.  By copies between GPUs of one host: 1; 0: not all ranks can, and why.  By NCCL:
+ * id is that of rank 0's kernels_cuda_peers_id. */
 enum { PEERS_ID = 128 };
+int kernels_join_copies(struct kernels *k, const struct company *of, char *why,
+                        size_t n);
 int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
-/* All ranks make the same calls in the same order; to and from itself a rank sends nothing. */
-void op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+/* All ranks make the same calls in the same order; to and from itself a rank sends nothing.
+ * base: before all `to`, in one allocation with them, which each rank has. */
+void op_transfer(struct kernels *k, const void *base, unsigned ranks,
+                 const struct transfer *t);
 /* Seconds in which QUEUE_COMPUTE has done nothing but to wait for QUEUE_EXCHANGE so far; the host
  * waits for the last wait. */
 double kernels_exchanged(struct kernels *k);

@@ -214,10 +214,19 @@ kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
     return k->err->kind ? -1 : 0;
 }
 
-void
-op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
+int
+kernels_join_copies(struct kernels *k, const struct company *of, char *why, size_t n)
 {
-    RUN(k, transfer, ranks, t);
+    bool joined = k->op->join_copies && k->err->kind == ERR_NONE &&
+                  k->op->join_copies(k, of, why, n);
+    return k->err->kind ? -1 : joined;
+}
+
+void
+op_transfer(struct kernels *k, const void *base, unsigned ranks,
+            const struct transfer *t)
+{
+    RUN(k, transfer, base, ranks, t);
 }
 
 double

@@ -25,7 +25,10 @@ struct ops {
     void (*recorded)(struct kernels *k, bool repeats);
 
     void (*join)(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
-    void (*transfer)(struct kernels *k, unsigned ranks, const struct transfer *t);
+    bool (*join_copies)(struct kernels *k, const struct company *of, char *why,
+                        size_t n);
+    void (*transfer)(struct kernels *k, const void *base, unsigned ranks,
+                     const struct transfer *t);
     double (*exchanged)(struct kernels *k);
 
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);

@@ -170,6 +170,15 @@ cuda_alloc(struct kernels *k, enum memory what, size_t bytes)
     return p;
 }
 
+void *
+cuda_allocation(struct cuda *c, const void *p)
+{
+    struct block *b = ((struct state *)c)->blocks;
+    while (b && (uintptr_t)p - (uintptr_t)b->p >= b->bytes)
+        b = b->next;
+    return b ? b->p : NULL;
+}
+
 static void
 cuda_free(struct kernels *k, void *p)
 {
@@ -181,6 +190,7 @@ cuda_free(struct kernels *k, void *p)
         return;
     *at = b->next;
     cuda_forget(&w->c);
+    cuda_peers_forget(&w->c, b->p, b->bytes);
     usage_add(&k->usage, b->what, -(int64_t)b->bytes);
     cudaFree(p);
     free(b);
@@ -454,6 +464,7 @@ static const struct ops cuda_ops = {
     .replay = cuda_replay,
     .recorded = cuda_recorded,
     .join = cuda_join,
+    .join_copies = cuda_join_copies,
     .transfer = cuda_transfer,
     .exchanged = cuda_exchanged,
     .copy = cuda_copy,

@@ -58,10 +58,10 @@ begin(struct kernels *k, const struct comm *c)
 
 /* Put it into the device's queue. */
 static int
-end(struct kernels *k, struct comm *c, struct transfer *t)
+end(struct kernels *k, struct comm *c, const void *base, struct transfer *t)
 {
     comm_note(c);
-    op_transfer(k, c->size, t);
+    op_transfer(k, base, c->size, t);
     free(t);
     return settle(k, c, 0);
 }
@@ -81,8 +81,9 @@ exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at)
             t[q] = (struct transfer){ .from = bytes + at[c->rank],
                                       .send = at[c->rank + 1] - at[c->rank],
                                       .to = bytes + at[q],
-                                      .receive = at[q + 1] - at[q] };
-    return t ? end(k, c, t) : -1;
+                                      .receive = at[q + 1] - at[q],
+                                      .there = at[c->rank] };
+    return t ? end(k, c, p, t) : -1;
 }
 
 int
@@ -96,11 +97,14 @@ exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
     if (k->is.host)
         return settle(k, c, comm_exchange(c, to, from, at));
     struct transfer *t = begin(k, c);
-    for (unsigned q = 0; t && q < c->size; q++)
+    for (unsigned q = 0; t && q < c->size; q++) {
+        size_t send = at[q + 1] - at[q];
         if (q != c->rank)
             t[q] = (struct transfer){ .from = (const char *)from + at[q],
-                                      .send = at[q + 1] - at[q],
+                                      .send = send,
                                       .to = (char *)to + (q - (q > c->rank)) * own,
-                                      .receive = own };
-    return t ? end(k, c, t) : -1;
+                                      .receive = own,
+                                      .there = (c->rank - (c->rank > q)) * send };
+    }
+    return t ? end(k, c, to, t) : -1;
 }

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/* copies: device memory between the GPUs of ranks of one host, by their copy engines.
+ *
+ * NCCL's kernels take multiprocessors from products that run at the same time; a copy takes
+ * none.  Each rank maps the memory that the others receive into, by CUDA's IPC, and copies
+ * there in its own queue.  Two flags of each pair of ranks order that: READY, the receiver's
+ * memory may be overwritten, and DONE, it has been.  Both are the number of a transfer, which
+ * all ranks make in the same order, and are in the memory of the rank that waits for them. */
+#include "kernels/cuda/ops.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum flag { READY, DONE, FLAGS };
+enum { WHY = 128, AT_LEAST = 0 }; // CU_STREAM_WAIT_VALUE_GEQ, of numbers that may wrap
+
+/* Where memory is, for other processes. */
+struct place {
+    cudaIpcMemHandle_t allocation;
+    size_t at; // in it
+};
+
+/* Memory that ranks receive into. */
+struct reached {
+    const void *base; // here
+    char **there;     // (ranks) that of the others, as mapped here
+};
+
+/* Of the driver: an address, a value and how. */
+typedef int flag_fn(cudaStream_t, unsigned long long, uint32_t, unsigned);
+
+struct copies {
+    struct company of;
+    flag_fn *write, *wait;
+    uint32_t *flags; // (FLAGS, ranks) which each of them writes
+    char **there;    // (ranks) theirs
+    uint32_t n;      // transfers so far
+    struct reached *reached;
+    size_t n_reached;
+};
+
+/* ---- memory of others --------------------------------------------------------------- */
+
+static cudaError_t
+place_of(const void *allocation, const void *p, struct place *to)
+{
+    to->at = (size_t)((const char *)p - (const char *)allocation);
+    return cudaIpcGetMemHandle(&to->allocation, (void *)(uintptr_t)allocation);
+}
+
+static cudaError_t
+map(const struct place *from, char **p)
+{
+    void *allocation = NULL;
+    cudaError_t e = cudaIpcOpenMemHandle(&allocation, from->allocation,
+                                         cudaIpcMemLazyEnablePeerAccess);
+    *p = e == cudaSuccess ? (char *)allocation + from->at : NULL;
+    return e;
+}
+
+/* What the ranks receive into at `base`.  The first time their hosts tell each other where it
+ * is, all of them at this transfer. */
+static char **
+reach(struct cuda *c, struct copies *p, const void *base)
+{
+    unsigned ranks = p->of.ranks, own = p->of.rank;
+    for (size_t i = 0; i < p->n_reached; i++)
+        if (p->reached[i].base == base)
+            return p->reached[i].there;
+    struct reached *more =
+        (struct reached *)realloc(p->reached, (p->n_reached + 1) * sizeof *more);
+    p->reached = more ? more : p->reached;
+    struct place *all = (struct place *)calloc(ranks, sizeof *all);
+    char **there = (char **)calloc(ranks, sizeof *there);
+    if (!more || !all || !there)
+        err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
+    else if (cuda_check(c, place_of(cuda_allocation(c, base), base, &all[own]),
+                        "cudaIpcGetMemHandle") &&
+             p->of.gather(p->of.ctx, all, sizeof *all))
+        for (unsigned q = 0; q < ranks; q++)
+            if (q != own)
+                cuda_check(c, map(&all[q], &there[q]), "cudaIpcOpenMemHandle");
+    free(all);
+    if (more)
+        more[p->n_reached++] = (struct reached){ base, there };
+    return there;
+}
+
+/* ---- copies ------------------------------------------------------------------------- */
+
+static bool
+check(struct cuda *c, int rc, const char *what)
+{
+    if (rc != 0)
+        err_set(c->k.err, ERR_IO, "cuda:%d: %s: CUDA error %d", c->device, what, rc);
+    return rc == 0;
+}
+
+/* To rank q, and from it. */
+static void
+put_flag(struct cuda *c, const struct copies *p, enum flag flag, unsigned q)
+{
+    uint32_t *at = (uint32_t *)p->there[q] + flag * p->of.ranks + p->of.rank;
+    check(c, p->write(c->q.stream, (uintptr_t)at, p->n, 0), "cuStreamWriteValue32");
+}
+
+static void
+await_flag(struct cuda *c, const struct copies *p, enum flag flag, unsigned q)
+{
+    const uint32_t *at = p->flags + flag * p->of.ranks + q;
+    check(c, p->wait(c->q.stream, (uintptr_t)at, p->n, AT_LEAST),
+          "cuStreamWaitValue32");
+}
+
+void
+cuda_copies_transfer(struct cuda *c, struct copies *p, const void *base,
+                     const struct transfer *t)
+{
+    unsigned ranks = p->of.ranks;
+    char **there = reach(c, p, base);
+    p->n++;
+    for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
+        if (t[q].receive)
+            put_flag(c, p, READY, q);
+    // Each begins with the next rank: else all would send to one.
+    for (unsigned i = 1; i < ranks && cuda_ready(c); i++) {
+        unsigned q = (p->of.rank + i) % ranks;
+        if (!t[q].send)
+            continue;
+        await_flag(c, p, READY, q);
+        cuda_check(c,
+                   cudaMemcpyAsync(there[q] + t[q].there, t[q].from, t[q].send,
+                                   cudaMemcpyDeviceToDevice, c->q.stream),
+                   "a copy to another GPU");
+        put_flag(c, p, DONE, q);
+    }
+    for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
+        if (t[q].receive)
+            await_flag(c, p, DONE, q);
+}
+
+/* Memory that is freed is reached anew if it comes again. */
+void
+cuda_copies_forget(struct copies *p, const void *allocation, size_t bytes)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < p->n_reached; i++)
+        if ((uintptr_t)p->reached[i].base - (uintptr_t)allocation < bytes)
+            free(p->reached[i].there);
+        else
+            p->reached[kept++] = p->reached[i];
+    p->n_reached = kept;
+}
+
+/* ---- who can ------------------------------------------------------------------------ */
+
+/* What a rank says of itself. */
+struct self {
+    char host[64], bus[32];
+    char why[WHY - 32]; // it does not copy; empty: it can
+    struct place flags;
+};
+
+/* Why copies must not be used; NULL: they may. */
+static const char *
+refused(void)
+{
+    const char *chosen = getenv("NIBBLE_EXCHANGE"), *off = getenv("NCCL_P2P_DISABLE");
+    if (chosen && strcmp(chosen, "nccl") == 0)
+        return "NIBBLE_EXCHANGE is nccl";
+    return off && strcmp(off, "0") != 0 ? "NCCL_P2P_DISABLE is set" : NULL;
+}
+
+static bool
+find_driver(struct copies *p)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *write = driver ? dlsym(driver, "cuStreamWriteValue32_v2") : NULL;
+    void *wait = driver ? dlsym(driver, "cuStreamWaitValue32_v2") : NULL;
+    memcpy(&p->write, &write, sizeof write);
+    memcpy(&p->wait, &wait, sizeof wait);
+    return write && wait;
+}
+
+/* The start of the host's system, which no other host shares. */
+static void
+name_host(char *name, size_t n)
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f || !fgets(name, (int)n, f))
+        gethostname(name, n - 1);
+    if (f)
+        fclose(f);
+}
+
+static void
+describe(struct cuda *c, struct copies *p, struct self *own)
+{
+    size_t bytes = FLAGS * p->of.ranks * sizeof *p->flags;
+    const char *why = refused();
+    name_host(own->host, sizeof own->host);
+    if (!why && !find_driver(p))
+        why = "the driver has no flags in streams";
+    if (!why &&
+        (cudaMalloc(&p->flags, bytes) != cudaSuccess ||
+         cudaMemset(p->flags, 0, bytes) != cudaSuccess ||
+         cudaDeviceGetPCIBusId(own->bus, sizeof own->bus, c->device) != cudaSuccess ||
+         place_of(p->flags, p->flags, &own->flags) != cudaSuccess))
+        why = "its memory cannot be shared with other processes";
+    snprintf(own->why, sizeof own->why, "%s", why ? why : "");
+}
+
+/* The flags of another rank.  NVLink alone has atomics between GPUs; without it NCCL knows
+ * better which way is fast, and which is safe.  Why it cannot be reached; NULL: it is. */
+static const char *
+reach_rank(struct cuda *c, const struct self *own, const struct self *other,
+           char **flags)
+{
+    int device = 0, atomics = 0;
+    if (strcmp(own->host, other->host) != 0)
+        return "it is on another host";
+    if (cudaDeviceGetByPCIBusId(&device, other->bus) != cudaSuccess)
+        return "its GPU is not visible to the others";
+    if (cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                  c->device, device) != cudaSuccess ||
+        !atomics)
+        return "no NVLink leads to its GPU";
+    return map(&other->flags, flags) == cudaSuccess ? NULL
+                                                    : "its memory cannot be mapped";
+}
+
+/* Whether all ranks can; each tells the others what it has found. */
+static bool
+agree(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
+{
+    unsigned own = p->of.rank;
+    const char *none = NULL;
+    describe(c, p, &all[own]);
+    if (!p->of.gather(p->of.ctx, all, sizeof *all))
+        return false;
+    for (unsigned q = 0; q < p->of.ranks && !none; q++) {
+        none = all[q].why[0] ? all[q].why
+               : q == own    ? NULL
+                             : reach_rank(c, &all[own], &all[q], &p->there[q]);
+        if (none)
+            snprintf(found[own], WHY, "rank %u: %s", q, none);
+    }
+    return p->of.gather(p->of.ctx, found, WHY);
+}
+
+struct copies *
+cuda_copies_join(struct cuda *c, const struct company *of, char *why, size_t n)
+{
+    struct copies *p = (struct copies *)calloc(1, sizeof *p);
+    struct self *all = (struct self *)calloc(of->ranks, sizeof *all);
+    char(*found)[WHY] = (char(*)[WHY])calloc(of->ranks, WHY);
+    bool can = p && all && found;
+    if (p) {
+        p->of = *of;
+        p->there = (char **)calloc(of->ranks, sizeof *p->there);
+    }
+    if (!can || !p->there)
+        err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
+    else
+        agree(c, p, all, found);
+    can = can && cuda_ready(c);
+    for (unsigned q = 0; q < of->ranks && can; q++)
+        if (found[q][0]) {
+            snprintf(why, n, "%s", found[q]);
+            can = false;
+        }
+    free(all);
+    free(found);
+    if (can)
+        return p;
+    cudaGetLastError(); // of what cannot be done
+    cuda_copies_close(p);
+    return NULL;
+}
+
+/* What is mapped ends with the process. */
+void
+cuda_copies_close(struct copies *p)
+{
+    if (!p)
+        return;
+    for (size_t i = 0; i < p->n_reached; i++)
+        free(p->reached[i].there);
+    free(p->reached);
+    free(p->there);
+    cudaFree(p->flags);
+    free(p);
+}
