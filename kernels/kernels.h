@@ -263,7 +263,14 @@ struct transfer {
     const void *from;
     void *to;
     size_t send, receive; // bytes; that of both ranks agree
-    size_t there;         // where rank q gets it: bytes from the `base` of its call on
+    size_t there;         // where rank q gets it: bytes from the base of its array on
+};
+
+/* An array that all ranks have, each in one allocation, and get parts of. */
+struct exchanged {
+    unsigned array;        // its number, of all ranks
+    const void *base;      // where it is here, in all calls
+    struct transfer *with; // (ranks)
 };
 
 /* Ranks, and how their hosts tell each other a few bytes: each fills its part of `all`, which are
@@ -281,10 +288,10 @@ enum { PEERS_ID = 128 };
 int kernels_join_copies(struct kernels *k, const struct company *of, char *why,
                         size_t n);
 int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
-/* All ranks make the same calls in the same order; to and from itself a rank sends nothing.
- * base: before all `to`, in one allocation with them, which each rank has. */
-void op_transfer(struct kernels *k, const void *base, unsigned ranks,
-                 const struct transfer *t);
+/* Of n arrays.  All ranks make the same calls in the same order; to and from itself a rank sends
+ * nothing. */
+void op_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e,
+                 size_t n);
 /* Seconds in which QUEUE_COMPUTE has done nothing but to wait for QUEUE_EXCHANGE so far; the host
  * waits for the last wait. */
 double kernels_exchanged(struct kernels *k);

@@ -223,10 +223,9 @@ kernels_join_copies(struct kernels *k, const struct company *of, char *why, size
 }
 
 void
-op_transfer(struct kernels *k, const void *base, unsigned ranks,
-            const struct transfer *t)
+op_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e, size_t n)
 {
-    RUN(k, transfer, base, ranks, t);
+    RUN(k, transfer, ranks, e, n);
 }
 
 double

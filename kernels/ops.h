@@ -27,8 +27,8 @@ struct ops {
     void (*join)(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
     bool (*join_copies)(struct kernels *k, const struct company *of, char *why,
                         size_t n);
-    void (*transfer)(struct kernels *k, const void *base, unsigned ranks,
-                     const struct transfer *t);
+    void (*transfer)(struct kernels *k, unsigned ranks, const struct exchanged *e,
+                     size_t n);
     double (*exchanged)(struct kernels *k);
 
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);

@@ -265,10 +265,10 @@ time.sleep(60)" >port 3>&- &
     grep -q '^trainstep: rank 1: cuda:2 is the GPU of rank 0, too' said.1
     refuse -2 "there is no GPU for it: this machine has 4" gpus 5 -q --accum 5 m.ckpt
     refuse -2 "none.tok: No such file" trainstep --gpus 2 -q -d none.tok --accum 2 m.ckpt
-    NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
+    NIBBLE_EXCHANGE=nccl NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
     cmp "$IN/small.ckpt" m.ckpt
     # What NCCL says is passed on.
-    NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
+    NIBBLE_EXCHANGE=nccl NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
     [[ $output == *"NCCL: an exchange: unhandled system error: an emulated cable is loose"* ]]
     # Two kinds of GPUs: only with --fast.
     local n

@@ -23,12 +23,6 @@ struct place {
     size_t at; // in it
 };
 
-/* Memory that ranks receive into. */
-struct reached {
-    const void *base; // here
-    char **there;     // (ranks) that of the others, as mapped here
-};
-
 /* Of the driver: an address, a value and how. */
 typedef int flag_fn(cudaStream_t, unsigned long long, uint32_t, unsigned);
 
@@ -38,8 +32,8 @@ struct copies {
     uint32_t *flags; // (FLAGS, ranks) which each of them writes
     char **there;    // (ranks) theirs
     uint32_t n;      // transfers so far
-    struct reached *reached;
-    size_t n_reached;
+    char ***arrays;  // (n_arrays, ranks) of the others, as mapped here; NULL: not yet
+    unsigned n_arrays;
 };
 
 /* ---- memory of others --------------------------------------------------------------- */
@@ -61,32 +55,44 @@ map(const struct place *from, char **p)
     return e;
 }
 
-/* What the ranks receive into at `base`.  The first time their hosts tell each other where it
- * is, all of them at this transfer. */
+/* Have a place for an array's. */
+static bool
+grow(struct copies *p, unsigned array)
+{
+    unsigned n = 2 * array + 1;
+    if (array < p->n_arrays)
+        return true;
+    char ***more = (char ***)realloc(p->arrays, n * sizeof *more);
+    if (!more)
+        return false;
+    memset(more + p->n_arrays, 0, (n - p->n_arrays) * sizeof *more);
+    p->arrays = more;
+    p->n_arrays = n;
+    return true;
+}
+
+/* Where an array of the others is.  The first time all hosts tell each other. */
 static char **
-reach(struct cuda *c, struct copies *p, const void *base)
+reach(struct cuda *c, struct copies *p, const struct exchanged *e)
 {
     unsigned ranks = p->of.ranks, own = p->of.rank;
-    for (size_t i = 0; i < p->n_reached; i++)
-        if (p->reached[i].base == base)
-            return p->reached[i].there;
-    struct reached *more =
-        (struct reached *)realloc(p->reached, (p->n_reached + 1) * sizeof *more);
-    p->reached = more ? more : p->reached;
+    if (e->array < p->n_arrays && p->arrays[e->array])
+        return p->arrays[e->array];
     struct place *all = (struct place *)calloc(ranks, sizeof *all);
     char **there = (char **)calloc(ranks, sizeof *there);
-    if (!more || !all || !there)
+    if (!all || !there || !grow(p, e->array))
         err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
-    else if (cuda_check(c, place_of(cuda_allocation(c, base), base, &all[own]),
+    else if (cuda_check(c, place_of(cuda_allocation(c, e->base), e->base, &all[own]),
                         "cudaIpcGetMemHandle") &&
              p->of.gather(p->of.ctx, all, sizeof *all))
         for (unsigned q = 0; q < ranks; q++)
             if (q != own)
                 cuda_check(c, map(&all[q], &there[q]), "cudaIpcOpenMemHandle");
     free(all);
-    if (more)
-        more[p->n_reached++] = (struct reached){ base, there };
-    return there;
+    if (cuda_ready(c))
+        return p->arrays[e->array] = there;
+    free(there);
+    return NULL;
 }
 
 /* ---- copies ------------------------------------------------------------------------- */
@@ -115,44 +121,59 @@ await_flag(struct cuda *c, const struct copies *p, enum flag flag, unsigned q)
           "cuStreamWaitValue32");
 }
 
-void
-cuda_copies_transfer(struct cuda *c, struct copies *p, const void *base,
-                     const struct transfer *t)
+/* To rank q. */
+static void
+copy(struct cuda *c, struct copies *p, const struct exchanged *e, size_t n, unsigned q)
 {
-    unsigned ranks = p->of.ranks;
-    char **there = reach(c, p, base);
-    p->n++;
-    for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
-        if (t[q].receive)
-            put_flag(c, p, READY, q);
-    // Each begins with the next rank: else all would send to one.
-    for (unsigned i = 1; i < ranks && cuda_ready(c); i++) {
-        unsigned q = (p->of.rank + i) % ranks;
-        if (!t[q].send)
-            continue;
-        await_flag(c, p, READY, q);
-        cuda_check(c,
-                   cudaMemcpyAsync(there[q] + t[q].there, t[q].from, t[q].send,
-                                   cudaMemcpyDeviceToDevice, c->q.stream),
-                   "a copy to another GPU");
-        put_flag(c, p, DONE, q);
+    await_flag(c, p, READY, q);
+    for (size_t i = 0; i < n && cuda_ready(c); i++) {
+        const struct transfer *t = &e[i].with[q];
+        if (t->send)
+            cuda_check(c,
+                       cudaMemcpyAsync(p->arrays[e[i].array][q] + t->there, t->from,
+                                       t->send, cudaMemcpyDeviceToDevice, c->q.stream),
+                       "a copy to another GPU");
     }
-    for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
-        if (t[q].receive)
-            await_flag(c, p, DONE, q);
+    put_flag(c, p, DONE, q);
 }
 
-/* Memory that is freed is reached anew if it comes again. */
-void
-cuda_copies_forget(struct copies *p, const void *allocation, size_t bytes)
+static bool
+sends(const struct exchanged *e, size_t n, unsigned q)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < p->n_reached; i++)
-        if ((uintptr_t)p->reached[i].base - (uintptr_t)allocation < bytes)
-            free(p->reached[i].there);
-        else
-            p->reached[kept++] = p->reached[i];
-    p->n_reached = kept;
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += e[i].with[q].send;
+    return bytes > 0;
+}
+
+static bool
+receives(const struct exchanged *e, size_t n, unsigned q)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += e[i].with[q].receive;
+    return bytes > 0;
+}
+
+void
+cuda_copies_transfer(struct cuda *c, struct copies *p, const struct exchanged *e,
+                     size_t n)
+{
+    unsigned ranks = p->of.ranks;
+    for (size_t i = 0; i < n; i++)
+        if (!reach(c, p, &e[i]))
+            return;
+    p->n++;
+    for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
+        if (receives(e, n, q))
+            put_flag(c, p, READY, q);
+    // Each begins with the next rank: else all would send to one.
+    for (unsigned i = 1; i < ranks && cuda_ready(c); i++)
+        if (sends(e, n, (p->of.rank + i) % ranks))
+            copy(c, p, e, n, (p->of.rank + i) % ranks);
+    for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
+        if (receives(e, n, q))
+            await_flag(c, p, DONE, q);
 }
 
 /* ---- who can ------------------------------------------------------------------------ */
@@ -287,9 +308,9 @@ cuda_copies_close(struct copies *p)
 {
     if (!p)
         return;
-    for (size_t i = 0; i < p->n_reached; i++)
-        free(p->reached[i].there);
-    free(p->reached);
+    for (unsigned i = 0; i < p->n_arrays; i++)
+        free(p->arrays[i]);
+    free(p->arrays);
     free(p->there);
     cudaFree(p->flags);
     free(p);

@@ -190,7 +190,6 @@ cuda_free(struct kernels *k, void *p)
         return;
     *at = b->next;
     cuda_forget(&w->c);
-    cuda_peers_forget(&w->c, b->p, b->bytes);
     usage_add(&k->usage, b->what, -(int64_t)b->bytes);
     cudaFree(p);
     free(b);

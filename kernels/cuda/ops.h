@@ -23,22 +23,19 @@ void cuda_recorded(struct kernels *k, bool repeats);
 /* peers.cu */
 void cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
 bool cuda_join_copies(struct kernels *k, const struct company *of, char *why, size_t n);
-void cuda_transfer(struct kernels *k, const void *base, unsigned ranks,
-                   const struct transfer *t);
+void cuda_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e,
+                   size_t n);
 double cuda_exchanged(struct kernels *k);
 /* The compute queue begins, or ends, to wait for an exchange. */
 void cuda_peers_wait(struct cuda *c, bool begins);
-/* Before memory is freed. */
-void cuda_peers_forget(struct cuda *c, const void *allocation, size_t bytes);
 void cuda_peers_close(struct cuda *c);
 
 /* copies.cu, for peers.cu.  Join: NULL: not all ranks can copy, and why, or an error. */
 struct copies;
 struct copies *cuda_copies_join(struct cuda *c, const struct company *of, char *why,
                                 size_t n);
-void cuda_copies_transfer(struct cuda *c, struct copies *p, const void *base,
-                          const struct transfer *t);
-void cuda_copies_forget(struct copies *p, const void *allocation, size_t bytes);
+void cuda_copies_transfer(struct cuda *c, struct copies *p, const struct exchanged *e,
+                          size_t n);
 void cuda_copies_close(struct copies *p);
 
 /* gemm.cu: products, by cuBLASLt */

@@ -200,11 +200,10 @@ cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
         check(c, nccl.join(&c->peers->comm, (int)ranks, copy, (int)rank), "the start");
 }
 
-/* All of it at once: a rank may wait for another one only for what that one sends now. */
 static int
-post(struct cuda *c, unsigned ranks, const struct transfer *t)
+post_array(struct cuda *c, unsigned ranks, const struct transfer *t)
 {
-    int rc = nccl.begin(), ended;
+    int rc = NCCL_SUCCESS;
     for (unsigned q = 0; q < ranks && rc == NCCL_SUCCESS; q++) {
         if (t[q].send)
             rc = nccl.send(t[q].from, t[q].send, NCCL_INT8, (int)q, c->peers->comm,
@@ -213,6 +212,16 @@ post(struct cuda *c, unsigned ranks, const struct transfer *t)
             rc = nccl.receive(t[q].to, t[q].receive, NCCL_INT8, (int)q, c->peers->comm,
                               c->q.stream);
     }
+    return rc;
+}
+
+/* All of it at once: a rank may wait for another one only for what that one sends now. */
+static int
+post(struct cuda *c, unsigned ranks, const struct exchanged *e, size_t n)
+{
+    int rc = nccl.begin(), ended;
+    for (size_t i = 0; i < n && rc == NCCL_SUCCESS; i++)
+        rc = post_array(c, ranks, e[i].with);
     ended = nccl.end();
     return rc == NCCL_SUCCESS ? ended : rc;
 }
@@ -260,32 +269,24 @@ cuda_exchanged(struct kernels *k)
 }
 
 static void
-transfer_by_nccl(struct cuda *c, unsigned ranks, const struct transfer *t)
+transfer_by_nccl(struct cuda *c, unsigned ranks, const struct exchanged *e, size_t n)
 {
     int state = NCCL_SUCCESS;
     if (check(c, nccl.state(c->peers->comm, &state), "the state of an exchange") &&
         check(c, state, "an exchange before"))
-        check(c, post(c, ranks, t), "an exchange");
+        check(c, post(c, ranks, e, n), "an exchange");
 }
 
 void
-cuda_transfer(struct kernels *k, const void *base, unsigned ranks,
-              const struct transfer *t)
+cuda_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e, size_t n)
 {
     struct cuda *c = cuda_of(k);
     c->q.early = NOT_EARLY;
     if (c->peers->copies)
-        cuda_copies_transfer(c, c->peers->copies, base, t);
+        cuda_copies_transfer(c, c->peers->copies, e, n);
     else
-        transfer_by_nccl(c, ranks, t);
+        transfer_by_nccl(c, ranks, e, n);
     cuda_mark(c, "exchange");
-}
-
-void
-cuda_peers_forget(struct cuda *c, const void *allocation, size_t bytes)
-{
-    if (c->peers && c->peers->copies)
-        cuda_copies_forget(c->peers->copies, allocation, bytes);
 }
 
 /* All is done where all is well, and what is not must not be waited for. */

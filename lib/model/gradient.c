@@ -40,7 +40,8 @@ add_ranks(struct train *t, size_t i)
                   others = matrix_of(pass->dtype, t->received, c->size - 1, n);
     to_bytes(at, c->size, pass->dtype);
     struct kernels *k = t->net.k;
-    if (t->err->kind || exchange_parts(k, c, t->received, pass->data, at) < 0)
+    struct exchange_array received = { EXCHANGE_RECEIVED, 0, t->received, at };
+    if (t->err->kind || exchange_parts(k, c, &received, pass->data) < 0)
         return;
     for (unsigned q = 0; q < c->size && n; q++)
         t->term[q] = q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
@@ -50,7 +51,8 @@ add_ranks(struct train *t, size_t i)
         return;
     shard_parts(at, &t->net.table, i, c->size);
     to_bytes(at, c->size, sum->dtype);
-    exchange_gather(k, c, sum->data, at);
+    struct exchange_array all = { EXCHANGE_SUM, i, sum->data, at };
+    exchange_gather(k, c, &all, 1);
 }
 
 int

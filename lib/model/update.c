@@ -200,8 +200,9 @@ gather_master(struct train *t, size_t i)
     shard_parts(t->part, &t->net.table, i, c->size);
     for (unsigned q = 0; q <= c->size; q++)
         t->part[q] *= dtype_bits(s->dtype) / 8;
+    struct exchange_array master = { EXCHANGE_MASTER, i, s->master, t->part };
     exchange_begin(t->net.k);
-    int rc = exchange_gather(t->net.k, c, s->master, t->part);
+    int rc = exchange_gather(t->net.k, c, &master, 1);
     exchange_end(t->net.k, EXCHANGE_ALL);
     return rc;
 }

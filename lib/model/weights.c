@@ -314,7 +314,7 @@ weights_share(struct weights *w, struct comm *c)
 {
     w->comm = c;
     w->all_amax = calloc(w->n->table.n * c->size, sizeof *w->all_amax);
-    w->at = calloc((size_t)c->size + 1, sizeof *w->at);
+    w->at = calloc(3 * ((size_t)c->size + 1), sizeof *w->at);
     if (!w->all_amax || !w->at)
         return err_set(w->n->err, ERR_MEMORY, "out of memory for weights");
     return 0;
@@ -367,14 +367,16 @@ own_rows(const struct weights *w, size_t i, const struct matrix *codes,
     return (size_t)s.count;
 }
 
-/* Get a plane of which so many elements are a byte. */
-static void
-gather_plane(struct weights *w, size_t i, void *plane, size_t elements)
+/* The bytes at which ranks' parts begin in a plane of row i, of which so many elements are a
+ * byte: the `plane`-th of w->at. */
+static size_t *
+parts_of(struct weights *w, size_t i, size_t plane, size_t elements)
 {
-    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    size_t *at = w->at + plane * ((size_t)w->comm->size + 1);
+    shard_parts(at, &w->n->table, i, w->comm->size);
     for (unsigned q = 0; q <= w->comm->size; q++)
-        w->at[q] /= elements;
-    exchange_gather(w->n->k, w->comm, plane, w->at);
+        at[q] /= elements;
+    return at;
 }
 
 /* The event of what is gathered of row i. */
@@ -399,13 +401,16 @@ weights_await(const struct weights *w, uint32_t layer)
 static void
 gather_codes(struct weights *w, size_t i, const struct matrix *codes)
 {
-    exchange_begin(w->n->k);
-    gather_plane(w, i, codes->data, 2);
-    gather_plane(w, i, codes->scales, NVFP4_BLOCK);
-    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    const struct exchange_array planes[] = {
+        { EXCHANGE_DATA, i, codes->data, parts_of(w, i, 0, 2) },
+        { EXCHANGE_SCALES, i, codes->scales, parts_of(w, i, 1, NVFP4_BLOCK) },
+        { EXCHANGE_SCALE2, i, codes->scale2, parts_of(w, i, 2, 1) },
+    };
+    size_t *at = w->at + 2 * ((size_t)w->comm->size + 1);
     for (unsigned q = 0; q <= w->comm->size; q++)
-        w->at[q] = w->at[q] ? sizeof *codes->scale2 : 0;
-    exchange_gather(w->n->k, w->comm, codes->scale2, w->at);
+        at[q] = at[q] ? sizeof *codes->scale2 : 0;
+    exchange_begin(w->n->k);
+    exchange_gather(w->n->k, w->comm, planes, sizeof planes / sizeof *planes);
     exchange_end(w->n->k, event_of(w, i));
 }
 

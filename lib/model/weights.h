@@ -34,7 +34,7 @@ struct weights {
     bool overlaps;     // codes are gathered while those of the next group are made
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
     float *all_amax;   // (ranks, table.n)
-    size_t *at;        // (ranks + 1)
+    size_t *at;        // (3, ranks + 1)
 };
 
 /* How they are made and kept. */
