@@ -316,6 +316,8 @@ void op_scatter(struct kernels *k, const struct matrix *y, const struct matrix *
 /* y = x in another type: f32 from f32, bf16, f16 or nvfp4 of a tensor; activations from nvfp4
  * per row.  Rounded to nearest even. */
 void op_convert(struct kernels *k, const struct matrix *y, const struct matrix *x);
+/* w->expanded from its codes and scales, on a device that expands. */
+void op_expand(struct kernels *k, const struct matrix *w);
 
 /* Products of n weights, LINEAR_MAX at most, (out_i, in), with one x, (T, in).
  *

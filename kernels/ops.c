@@ -273,6 +273,13 @@ op_convert(struct kernels *k, const struct matrix *y, const struct matrix *x)
 }
 
 void
+op_expand(struct kernels *k, const struct matrix *w)
+{
+    assert(w->dtype == DT_NVFP4 && w->expanded && w->data && k->is.expands);
+    RUN(k, expand, w);
+}
+
+void
 op_linear(struct kernels *k, size_t n, const struct matrix *y, const struct matrix *x,
           const struct matrix *w, const struct matrix *c)
 {

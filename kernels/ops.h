@@ -38,6 +38,7 @@ struct ops {
     void (*scatter)(struct kernels *k, const struct matrix *y, const struct matrix *x,
                     const int32_t *index);
     void (*convert)(struct kernels *k, const struct matrix *y, const struct matrix *x);
+    void (*expand)(struct kernels *k, const struct matrix *w);
     void (*linear)(struct kernels *k, size_t n, const struct matrix *y,
                    const struct matrix *x, const struct matrix *w,
                    const struct matrix *c);

@@ -471,6 +471,7 @@ static const struct ops cuda_ops = {
     .gather = cuda_gather,
     .scatter = cuda_scatter,
     .convert = cuda_convert,
+    .expand = cuda_expand_weight,
     .linear = cuda_linear,
     .norm_linear = cuda_norm_linear,
     .norm_swiglu = cuda_norm_swiglu,

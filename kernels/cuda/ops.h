@@ -190,6 +190,7 @@ size_t cuda_attention_workspace(const struct heads *h, int major, bool any_order
 /* quant.cu: n codes times their scales as bf16; n is a multiple of 16. */
 void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
                  size_t n);
+void cuda_expand_weight(struct kernels *k, const struct matrix *w);
 
 /* fp8.cu: what op_amax gives of nvfp4; *out is 0. */
 void cuda_amax_codes(struct cuda *c, float *out, const struct matrix *x);

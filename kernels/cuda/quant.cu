@@ -335,3 +335,10 @@ cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scale
         (uint4 *)to, (const uint32_t *)codes, scales, n / 8);
     cuda_launched(c, "expand");
 }
+
+void
+cuda_expand_weight(struct kernels *k, const struct matrix *w)
+{
+    cuda_expand(cuda_of(k), w->expanded, (const uint8_t *)w->data, w->scales,
+                w->rows * w->cols);
+}

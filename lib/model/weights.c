@@ -87,7 +87,7 @@ alloc_packed(struct weights *w, size_t i)
     p->cols = p->stride = cols;
     if (p->dtype == DT_F8_E4M3) {
         p->data = kernels_alloc(k, MEMORY_WEIGHTS, n);
-    } else if (!w->expand || native) {
+    } else if (!w->expand || w->overlaps || native) {
         p->data = kernels_alloc(k, MEMORY_WEIGHTS, n / 2);
         p->scales = kernels_alloc(k, MEMORY_WEIGHTS, n / NVFP4_BLOCK);
     }
@@ -239,7 +239,8 @@ weights_open(struct weights *w, struct net *n, const struct weights_form *form)
     w->codes = calloc(n->table.n, sizeof *w->codes);
     w->host_amax = calloc(n->table.n, sizeof *w->host_amax);
     w->known = calloc(n->table.n, sizeof *w->known);
-    if (!w->packed || !w->codes || !w->host_amax || !w->known)
+    w->stale = calloc(n->table.n, sizeof *w->stale);
+    if (!w->packed || !w->codes || !w->host_amax || !w->known || !w->stale)
         return err_set(n->err, ERR_MEMORY, "out of memory for weights");
     w->amax = kernels_alloc(n->k, MEMORY_WEIGHTS, n->table.n * sizeof *w->amax);
     int rc = w->amax ? 0 : -1;
@@ -287,6 +288,7 @@ weights_close(struct weights *w)
     free(w->codes);
     free(w->host_amax);
     free(w->known);
+    free(w->stale);
     free(w->all_amax);
     free(w->at);
     *w = (struct weights){ 0 };
@@ -354,7 +356,7 @@ share_amax(struct weights *w)
     kernels_upload(w->n->k, w->amax, w->host_amax, bytes);
 }
 
-/* The own rows of `codes`, which are row i's; how many elements. */
+/* The own rows of `codes`, which are row i's, without their expanded form; how many elements. */
 static size_t
 own_rows(const struct weights *w, size_t i, const struct matrix *codes,
          struct matrix *rows)
@@ -364,6 +366,7 @@ own_rows(const struct weights *w, size_t i, const struct matrix *codes,
     rows->rows = (size_t)(s.count / rows->cols);
     rows->data = (uint8_t *)rows->data + s.first / 2;
     rows->scales = (uint8_t *)rows->scales + s.first / NVFP4_BLOCK;
+    rows->expanded = NULL;
     return (size_t)s.count;
 }
 
@@ -388,13 +391,24 @@ event_of(const struct weights *w, size_t i)
     return w->n->table.row[i].layer > 0 ? EXCHANGE_ALL : EXCHANGE_LAYER;
 }
 
-void
-weights_await(const struct weights *w, uint32_t layer)
+/* Of a layer's codes, before its first pass after they were made. */
+static void
+expand(struct weights *w, uint32_t layer)
 {
-    unsigned event = layer ? EXCHANGE_ALL : EXCHANGE_LAYER;
-    if (layer > 1) // the others are gathered while the first one is computed
-        return;
-    kernels_wait(w->n->k, event);
+    for (size_t i = 0; i < w->n->table.n; i++)
+        if (w->stale[i] && w->n->table.row[i].layer == (int)layer) {
+            op_expand(w->n->k, &w->packed[i]);
+            w->stale[i] = false;
+        }
+}
+
+void
+weights_await(struct weights *w, uint32_t layer)
+{
+    if (layer <= 1) // the others are gathered while the first one is computed
+        kernels_wait(w->n->k, layer ? EXCHANGE_ALL : EXCHANGE_LAYER);
+    if (!w->n->unquantized)
+        expand(w, layer);
 }
 
 /* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
@@ -426,6 +440,7 @@ make_codes(struct weights *w, size_t m, const struct matrix *codes,
         op_quantize(w->n->k, &rows, master, amax, n, &w->spec);
     if (w->comm && !w->n->err->kind)
         gather_codes(w, m, codes);
+    w->stale[m] = w->comm && codes->expanded;
 }
 
 /* E4M3 of the codes of the group of n rows from i on, if it is of E4M3. */
