@@ -432,6 +432,10 @@ void op_block_gram(struct kernels *k, double *gram, size_t width,
 /* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite.  Of nvfp4: what no
  * code times its scale is above, 6 times the largest scale. */
 void op_amax(struct kernels *k, float *out, const struct matrix *x);
+/* amax[i] = the largest of of[i], of[i + n], ... of `ranks` rows of n, none of them negative; NaN if
+ * one is. */
+void op_largest(struct kernels *k, float *amax, const float *of, size_t n,
+                size_t ranks);
 /* The nvfp4 form of x, in the planes that `to` has: the bytes of nvfp4_quant.  The tensor
  * scale is that of the largest of n values at amax.  to->per_row: each row by its own largest
  * magnitude and `max` or `native`, or all by the scale that spec gives and `max`; n is 0.  Where

@@ -535,6 +535,12 @@ op_amax(struct kernels *k, float *out, const struct matrix *x)
 }
 
 void
+op_largest(struct kernels *k, float *amax, const float *of, size_t n, size_t ranks)
+{
+    RUN(k, largest, amax, of, n, ranks);
+}
+
+void
 op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
             const float *amax, size_t n, const struct quant_spec *spec)
 {

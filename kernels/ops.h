@@ -100,6 +100,8 @@ struct ops {
     void (*column_stats)(struct kernels *k, double *squares, float *peak,
                          const struct matrix *x);
     void (*amax)(struct kernels *k, float *out, const struct matrix *x);
+    void (*largest)(struct kernels *k, float *amax, const float *of, size_t n,
+                    size_t ranks);
     void (*quantize)(struct kernels *k, const struct matrix *to, const struct matrix *x,
                      const float *amax, size_t n, const struct quant_spec *spec);
     void (*to_fp8)(struct kernels *k, const struct matrix *to, const struct matrix *x,

@@ -86,6 +86,7 @@ static const struct ops cpu_ops = {
     .block_gram = cpu_block_gram,
     .column_stats = cpu_column_stats,
     .amax = cpu_amax,
+    .largest = cpu_largest,
     .quantize = cpu_quantize,
     .to_fp8 = cpu_to_fp8,
     .norm_to_fp8 = cpu_norm_to_fp8,

@@ -77,6 +77,8 @@ void cpu_column_stats(struct kernels *k, double *squares, float *peak,
                       const struct matrix *x);
 /* quantize.c */
 void cpu_amax(struct kernels *k, float *out, const struct matrix *x);
+void cpu_largest(struct kernels *k, float *amax, const float *of, size_t n,
+                 size_t ranks);
 void cpu_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                   const float *amax, size_t n, const struct quant_spec *spec);
 

@@ -495,6 +495,7 @@ static const struct ops cuda_ops = {
     .block_gram = cuda_block_gram,
     .column_stats = cuda_column_stats,
     .amax = cuda_amax,
+    .largest = cuda_largest,
     .quantize = cuda_quantize,
     .to_fp8 = cuda_to_fp8,
     .norm_to_fp8 = cuda_norm_to_fp8,

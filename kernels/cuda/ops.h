@@ -110,6 +110,8 @@ void cuda_block_gram(struct kernels *k, double *gram, size_t width,
 void cuda_column_stats(struct kernels *k, double *squares, float *peak,
                        const struct matrix *x);
 void cuda_amax(struct kernels *k, float *out, const struct matrix *x);
+void cuda_largest(struct kernels *k, float *amax, const float *of, size_t n,
+                  size_t ranks);
 void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                    const float *amax, size_t n, const struct quant_spec *spec);
 

@@ -129,6 +129,28 @@ cuda_amax(struct kernels *k, float *out, const struct matrix *x)
     cuda_launched(c, "amax");
 }
 
+static __global__ void __launch_bounds__(THREADS)
+    largest_kernel(float *amax, const float *of, size_t n, size_t ranks)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    float peak = of[i];
+    for (size_t q = 1; q < ranks; q++)
+        peak = isnan(of[q * n + i]) || of[q * n + i] > peak ? of[q * n + i] : peak;
+    amax[i] = peak;
+}
+
+void
+cuda_largest(struct kernels *k, float *amax, const float *of, size_t n, size_t ranks)
+{
+    struct cuda *c = cuda_of(k);
+    c->q.early = NOT_EARLY;
+    largest_kernel<<<blocks_of(n, THREADS), THREADS, 0, c->q.stream>>>(amax, of, n,
+                                                                       ranks);
+    cuda_launched(c, "largest");
+}
+
 /* ---- values in, codes out -------------------------------------------------------- */
 
 static __device__ __forceinline__ void

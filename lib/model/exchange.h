@@ -30,15 +30,16 @@ void exchange_settle(struct kernels *k);
 /* The same, and the host waits for it: what this rank sends has been sent. */
 void exchange_finish(struct kernels *k);
 
-/* What is exchanged: arrays of a row of the table, or what is received of gradients, of row 0.  It
- * stays where it is, so that the others need not ask again. */
+/* What is exchanged: arrays of a row of the table, or of row 0 where all rows have one.  It stays
+ * where it is, so that the others need not ask again. */
 enum exchange_of {
-    EXCHANGE_RECEIVED,
+    EXCHANGE_RECEIVED, // gradients
     EXCHANGE_SUM,
     EXCHANGE_MASTER,
     EXCHANGE_DATA, // codes, scales
     EXCHANGE_SCALES,
     EXCHANGE_SCALE2,
+    EXCHANGE_AMAX,
     EXCHANGE_OF,
 };
 enum { EXCHANGE_TOGETHER = 3 }; // arrays of a call, at most

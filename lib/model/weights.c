@@ -284,12 +284,12 @@ weights_close(struct weights *w)
     kernels_free(k, w->scratch);
     kernels_free(k, w->scratch_scale2);
     kernels_free(k, w->amax);
+    kernels_free(k, w->all_amax);
     free(w->packed);
     free(w->codes);
     free(w->host_amax);
     free(w->known);
     free(w->stale);
-    free(w->all_amax);
     free(w->at);
     *w = (struct weights){ 0 };
 }
@@ -315,7 +315,8 @@ int
 weights_share(struct weights *w, struct comm *c)
 {
     w->comm = c;
-    w->all_amax = calloc(w->n->table.n * c->size, sizeof *w->all_amax);
+    w->all_amax = kernels_alloc(w->n->k, MEMORY_WEIGHTS,
+                                w->n->table.n * c->size * sizeof *w->all_amax);
     w->at = calloc(3 * ((size_t)c->size + 1), sizeof *w->at);
     if (!w->all_amax || !w->at)
         return err_set(w->n->err, ERR_MEMORY, "out of memory for weights");
@@ -328,32 +329,21 @@ has_others(const struct weights *w)
     return w->comm && !w->n->k->dry && !w->n->err->kind;
 }
 
-/* Of two largest magnitudes; NaN is that of a value which is not finite. */
-static float
-larger(float a, float b)
-{
-    return isnan(a) || a > b ? a : b;
-}
-
 /* The largest magnitudes of tensors from those of their parts. */
 static void
 share_amax(struct weights *w)
 {
+    struct kernels *k = w->n->k;
     size_t n = w->n->table.n, bytes = n * sizeof *w->all_amax;
-    const struct comm *c = w->comm;
-    for (unsigned q = 0; q <= c->size; q++)
+    const struct exchange_array all = { EXCHANGE_AMAX, 0, w->all_amax, w->at };
+    for (unsigned q = 0; q <= w->comm->size; q++)
         w->at[q] = q * bytes;
-    if (kernels_download(w->n->k, w->all_amax + c->rank * n, w->amax, bytes) < 0)
-        return;
-    if (comm_gather(w->comm, w->all_amax, w->at) < 0) {
-        err_set(w->n->err, w->comm->err->kind, "%s", w->comm->err->msg);
-        return;
-    }
-    memcpy(w->host_amax, w->all_amax, bytes);
-    for (unsigned q = 1; q < c->size; q++)
-        for (size_t i = 0; i < n; i++)
-            w->host_amax[i] = larger(w->all_amax[q * n + i], w->host_amax[i]);
-    kernels_upload(w->n->k, w->amax, w->host_amax, bytes);
+    op_copy(k, w->all_amax + w->comm->rank * n, w->amax, bytes);
+    exchange_begin(k);
+    exchange_gather(k, w->comm, &all, 1);
+    exchange_end(k, EXCHANGE_LAYER);
+    kernels_wait(k, EXCHANGE_LAYER);
+    op_largest(k, w->amax, w->all_amax, n, w->comm->size);
 }
 
 /* The own rows of `codes`, which are row i's, without their expanded form; how many elements. */

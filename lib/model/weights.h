@@ -35,7 +35,7 @@ struct weights {
     bool overlaps;     // codes are gathered while those of the next group are made
     bool *stale;       // (table.n) `expanded` is older than the codes
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
-    float *all_amax;   // (ranks, table.n)
+    float *all_amax;   // (ranks, table.n) on the device
     size_t *at;        // (3, ranks + 1)
 };
 
