@@ -17,7 +17,7 @@
 enum exchange_event {
     EXCHANGE_READY, // what the compute queue has given; recorded by exchange_begin
     EXCHANGE_PIECE, // gradients of passes in one of the memories that these share
-    EXCHANGE_OWN = EXCHANGE_PIECE + 4, // gradients with memory of their own
+    EXCHANGE_OWN = EXCHANGE_PIECE + 2, // gradients with memory of their own
     EXCHANGE_CODES, // codes of a group of weights, in one of two memories
     EXCHANGE_LAYER = EXCHANGE_CODES + 2, // the weights of the first layer
     EXCHANGE_ALL,                        // everything

@@ -54,9 +54,9 @@ struct train_held {
     void *device;     // NULL: frozen, not in memory: as it was in the file
 };
 
-/* Memories that gradients of passes share, a product of a layer each: while what is in one is
- * exchanged products write to the others. */
-enum { TRAIN_PIECES = 4, TRAIN_OWN = TRAIN_PIECES };
+/* Memories that gradients of passes share: while the one is exchanged a product writes to the
+ * other. */
+enum { TRAIN_PIECES = 2, TRAIN_OWN = TRAIN_PIECES };
 
 struct train_tensor {
     struct adam_state state;

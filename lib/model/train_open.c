@@ -179,8 +179,8 @@ adds_passes(const struct train *t)
 }
 
 /* Where a pass's gradients are released or added at once, one memory serves all tensors, since
- * only gradients of one product exist at a time; four where they are exchanged while the next
- * products run.  That of the embedding grows from the head to the end of the backward pass; norms
+ * only gradients of one product exist at a time; two where they are exchanged while the next
+ * product runs.  That of the embedding grows from the head to the end of the backward pass; norms
  * are small, and waiting for an exchange of theirs would be waiting for all before it. */
 static bool
 has_own(const struct train *t, size_t i)
@@ -197,12 +197,7 @@ piece_of(const struct train *t, size_t i)
     enum role role = t->net.table.row[i].role;
     if (has_own(t, i))
         return TRAIN_OWN;
-    if (!train_overlaps(t))
-        return 0;
-    return role == ROLE_DOWN                      ? 0
-           : role == ROLE_GATE || role == ROLE_UP ? 1
-           : role == ROLE_O                       ? 2
-                                                  : 3;
+    return train_overlaps(t) && role != ROLE_DOWN && role != ROLE_O;
 }
 
 /* Of a pass: only projections get all of their gradient from one product. */
