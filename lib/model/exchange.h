@@ -42,7 +42,7 @@ enum exchange_of {
     EXCHANGE_AMAX,
     EXCHANGE_OF,
 };
-enum { EXCHANGE_TOGETHER = 3 }; // arrays of a call, at most
+enum { EXCHANGE_TOGETHER = 2 * LINEAR_MAX + 1 }; // arrays of a call, at most
 struct exchange_array {
     enum exchange_of of;
     size_t row;

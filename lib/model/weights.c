@@ -317,7 +317,7 @@ weights_share(struct weights *w, struct comm *c)
     w->comm = c;
     w->all_amax = kernels_alloc(w->n->k, MEMORY_WEIGHTS,
                                 w->n->table.n * c->size * sizeof *w->all_amax);
-    w->at = calloc(3 * ((size_t)c->size + 1), sizeof *w->at);
+    w->at = calloc(EXCHANGE_TOGETHER * ((size_t)c->size + 1), sizeof *w->at);
     if (!w->all_amax || !w->at)
         return err_set(w->n->err, ERR_MEMORY, "out of memory for weights");
     return 0;
@@ -360,12 +360,12 @@ own_rows(const struct weights *w, size_t i, const struct matrix *codes,
     return (size_t)s.count;
 }
 
-/* The bytes at which ranks' parts begin in a plane of row i, of which so many elements are a
- * byte: the `plane`-th of w->at. */
+/* The bytes at which ranks' parts begin in an array of row i, of which so many elements are a
+ * byte: the `array`-th of w->at. */
 static size_t *
-parts_of(struct weights *w, size_t i, size_t plane, size_t elements)
+parts_of(struct weights *w, size_t i, size_t array, size_t elements)
 {
-    size_t *at = w->at + plane * ((size_t)w->comm->size + 1);
+    size_t *at = w->at + array * ((size_t)w->comm->size + 1);
     shard_parts(at, &w->n->table, i, w->comm->size);
     for (unsigned q = 0; q <= w->comm->size; q++)
         at[q] /= elements;
@@ -401,37 +401,29 @@ weights_await(struct weights *w, uint32_t layer)
         expand(w, layer);
 }
 
-/* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
+/* Codes and scales of the group of n rows from i on, and its tensor scale, which the owner of the
+ * first rows has made. */
 static void
-gather_codes(struct weights *w, size_t i, const struct matrix *codes)
+gather_codes(struct weights *w, size_t i, size_t n, const struct matrix *codes)
 {
-    const struct exchange_array planes[] = {
-        { EXCHANGE_DATA, i, codes->data, parts_of(w, i, 0, 2) },
-        { EXCHANGE_SCALES, i, codes->scales, parts_of(w, i, 1, NVFP4_BLOCK) },
-        { EXCHANGE_SCALE2, i, codes->scale2, parts_of(w, i, 2, 1) },
-    };
-    size_t *at = w->at + 2 * ((size_t)w->comm->size + 1);
+    struct exchange_array a[EXCHANGE_TOGETHER];
+    size_t arrays = 0, *at = parts_of(w, i, 0, 1);
     for (unsigned q = 0; q <= w->comm->size; q++)
         at[q] = at[q] ? sizeof *codes->scale2 : 0;
+    a[arrays++] = (struct exchange_array){ EXCHANGE_SCALE2, i, codes[i].scale2, at };
+    for (size_t m = i; m < i + n; m++) {
+        at = parts_of(w, m, arrays, 2);
+        a[arrays++] = (struct exchange_array){ EXCHANGE_DATA, m, codes[m].data, at };
+        at = parts_of(w, m, arrays, NVFP4_BLOCK);
+        a[arrays++] =
+            (struct exchange_array){ EXCHANGE_SCALES, m, codes[m].scales, at };
+    }
     exchange_begin(w->n->k);
-    exchange_gather(w->n->k, w->comm, planes, sizeof planes / sizeof *planes);
+    exchange_gather(w->n->k, w->comm, a, arrays);
     exchange_end(w->n->k, event_of(w, i));
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
-
-/* Quantize row m, of a group of n that share amax. */
-static void
-make_codes(struct weights *w, size_t m, const struct matrix *codes,
-           const struct matrix *master, const float *amax, size_t n)
-{
-    struct matrix rows = *codes;
-    if (!w->comm || own_rows(w, m, codes, &rows))
-        op_quantize(w->n->k, &rows, master, amax, n, &w->spec);
-    if (w->comm && !w->n->err->kind)
-        gather_codes(w, m, codes);
-    w->stale[m] = w->comm && codes->expanded;
-}
 
 /* E4M3 of the codes of the group of n rows from i on, if it is of E4M3. */
 static void
@@ -449,14 +441,21 @@ make_fp8(struct weights *w, size_t i, size_t n)
                   w->n_fp8 ? NULL : &found);
 }
 
-/* The codes of that group. */
+/* The codes of that group, or of this rank's rows, and then the others'. */
 static void
 make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
 {
-    struct matrix *to = w->packed[i].dtype == DT_F8_E4M3 ? w->codes : w->packed;
-    for (size_t m = i; m < i + n; m++)
-        if (w->packed[m].scale2 && master[m].data)
-            make_codes(w, m, &to[m], &master[m], &w->amax[i], n);
+    struct matrix *to = w->packed[i].dtype == DT_F8_E4M3 ? w->codes : w->packed, rows;
+    if (!w->packed[i].scale2 || !master[i].data)
+        return;
+    for (size_t m = i; m < i + n; m++) {
+        rows = to[m];
+        if (!w->comm || own_rows(w, m, &to[m], &rows))
+            op_quantize(w->n->k, &rows, &master[m], &w->amax[i], n, &w->spec);
+        w->stale[m] = w->comm && to[m].expanded;
+    }
+    if (w->comm && !w->n->err->kind)
+        gather_codes(w, i, n, to);
 }
 
 /* The weights of products of all groups.  Where codes are gathered meanwhile, those of a group

@@ -36,7 +36,7 @@ struct weights {
     bool *stale;       // (table.n) `expanded` is older than the codes
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
     float *all_amax;   // (ranks, table.n) on the device
-    size_t *at;        // (3, ranks + 1)
+    size_t *at;        // (EXCHANGE_TOGETHER, ranks + 1)
 };
 
 /* How they are made and kept. */

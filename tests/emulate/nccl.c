@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { SUCCESS, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
-enum { RANKS_MAX = 64, ID_BYTES = 128, WAYS = 2, CALLS_MAX = 4 };
+enum { RANKS_MAX = 64, ID_BYTES = 128, WAYS = 2, CALLS_MAX = 8 };
 
 struct id {
     char bytes[ID_BYTES];
