@@ -40,6 +40,7 @@ enum exchange_of {
     EXCHANGE_SCALES,
     EXCHANGE_SCALE2,
     EXCHANGE_AMAX,
+    EXCHANGE_SQUARES,
     EXCHANGE_OF,
 };
 enum { EXCHANGE_TOGETHER = 2 * LINEAR_MAX + 1 }; // arrays of a call, at most

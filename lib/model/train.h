@@ -102,7 +102,7 @@ typedef bool train_judge(void *ctx, double loss, double grad_norm);
 /* Sums of squares of blocks of gradients, see squares.c. */
 struct squares {
     struct matrix *grad; // (table.n) this rank's parts
-    double *device;      // the sums of their blocks
+    double *device;      // the sums of blocks of all ranks
     double *host, *tree; // those of all ranks, and of a tensor
     size_t *at;          // (ranks + 1) bytes: where those of a rank begin
     size_t *next;        // (ranks)
