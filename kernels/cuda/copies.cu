@@ -137,21 +137,13 @@ copy(struct cuda *c, struct copies *p, const struct exchanged *e, size_t n, unsi
     put_flag(c, p, DONE, q);
 }
 
+/* Whether this rank sends to rank q; or receives from it. */
 static bool
-sends(const struct exchanged *e, size_t n, unsigned q)
+deals(const struct exchanged *e, size_t n, unsigned q, bool sends)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < n; i++)
-        bytes += e[i].with[q].send;
-    return bytes > 0;
-}
-
-static bool
-receives(const struct exchanged *e, size_t n, unsigned q)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        bytes += e[i].with[q].receive;
+        bytes += sends ? e[i].with[q].send : e[i].with[q].receive;
     return bytes > 0;
 }
 
@@ -165,14 +157,14 @@ cuda_copies_transfer(struct cuda *c, struct copies *p, const struct exchanged *e
             return;
     p->n++;
     for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
-        if (receives(e, n, q))
+        if (deals(e, n, q, false))
             put_flag(c, p, READY, q);
     // Each begins with the next rank: else all would send to one.
     for (unsigned i = 1; i < ranks && cuda_ready(c); i++)
-        if (sends(e, n, (p->of.rank + i) % ranks))
+        if (deals(e, n, (p->of.rank + i) % ranks, true))
             copy(c, p, e, n, (p->of.rank + i) % ranks);
     for (unsigned q = 0; q < ranks && cuda_ready(c); q++)
-        if (receives(e, n, q))
+        if (deals(e, n, q, false))
             await_flag(c, p, DONE, q);
 }
 
@@ -228,26 +220,33 @@ describe(struct cuda *c, struct copies *p, struct self *own)
     if (!why &&
         (cudaMalloc(&p->flags, bytes) != cudaSuccess ||
          cudaMemset(p->flags, 0, bytes) != cudaSuccess ||
+         cudaStreamSynchronize(NULL) != cudaSuccess ||
          cudaDeviceGetPCIBusId(own->bus, sizeof own->bus, c->device) != cudaSuccess ||
          place_of(p->flags, p->flags, &own->flags) != cudaSuccess))
         why = "its memory cannot be shared with other processes";
     snprintf(own->why, sizeof own->why, "%s", why ? why : "");
 }
 
-/* The flags of another rank.  NVLink alone has atomics between GPUs; without it NCCL knows
- * better which way is fast, and which is safe.  Why it cannot be reached; NULL: it is. */
+bool
+cuda_has_nvlink(int from, int to)
+{
+    int atomics = 0;
+    return cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                     from, to) == cudaSuccess &&
+           atomics;
+}
+
+/* The flags of another rank.  Why it cannot be reached; NULL: it is. */
 static const char *
 reach_rank(struct cuda *c, const struct self *own, const struct self *other,
            char **flags)
 {
-    int device = 0, atomics = 0;
+    int device = 0;
     if (strcmp(own->host, other->host) != 0)
         return "it is on another host";
     if (cudaDeviceGetByPCIBusId(&device, other->bus) != cudaSuccess)
         return "its GPU is not visible to the others";
-    if (cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
-                                  c->device, device) != cudaSuccess ||
-        !atomics)
+    if (!cuda_has_nvlink(c->device, device))
         return "no NVLink leads to its GPU";
     return map(&other->flags, flags) == cudaSuccess ? NULL
                                                     : "its memory cannot be mapped";
@@ -272,34 +271,42 @@ agree(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
     return p->of.gather(p->of.ctx, found, WHY);
 }
 
+/* What keeps ranks from it; NULL: nothing.  In an error: what is not said. */
+static const char *
+first_found(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
+{
+    if (!agree(c, p, all, found))
+        return "";
+    for (unsigned q = 0; q < p->of.ranks; q++)
+        if (found[q][0])
+            return found[q];
+    return NULL;
+}
+
 struct copies *
 cuda_copies_join(struct cuda *c, const struct company *of, char *why, size_t n)
 {
     struct copies *p = (struct copies *)calloc(1, sizeof *p);
     struct self *all = (struct self *)calloc(of->ranks, sizeof *all);
     char(*found)[WHY] = (char(*)[WHY])calloc(of->ranks, WHY);
-    bool can = p && all && found;
-    if (p) {
+    char **there = (char **)calloc(of->ranks, sizeof *there);
+    const char *none = "";
+    if (p && all && found && there) {
         p->of = *of;
-        p->there = (char **)calloc(of->ranks, sizeof *p->there);
-    }
-    if (!can || !p->there)
+        p->there = there;
+        none = first_found(c, p, all, found);
+        snprintf(why, n, "%s", none ? none : "");
+    } else {
         err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
-    else
-        agree(c, p, all, found);
-    can = can && cuda_ready(c);
-    for (unsigned q = 0; q < of->ranks && can; q++)
-        if (found[q][0]) {
-            snprintf(why, n, "%s", found[q]);
-            can = false;
-        }
+        free(there);
+    }
+    if (none) {
+        cudaGetLastError(); // of what cannot be done
+        cuda_copies_close(p);
+    }
     free(all);
     free(found);
-    if (can)
-        return p;
-    cudaGetLastError(); // of what cannot be done
-    cuda_copies_close(p);
-    return NULL;
+    return none ? NULL : p;
 }
 
 /* What is mapped ends with the process. */

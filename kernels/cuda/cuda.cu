@@ -642,6 +642,22 @@ print_device(int i, line_fn *line, void *ctx)
     line(ctx, what, value);
 }
 
+/* How ranks with these GPUs exchange. */
+static void
+print_exchange(int n, line_fn *line, void *ctx)
+{
+    char text[64];
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++)
+            if (i != k && !cuda_has_nvlink(i, k)) {
+                snprintf(text, sizeof text,
+                         "by NCCL: no NVLink from cuda:%d to cuda:%d", i, k);
+                line(ctx, "exchange of ranks", text);
+                return;
+            }
+    line(ctx, "exchange of ranks", "by copies, over NVLink");
+}
+
 /* Lines for --diagnose. */
 extern "C" __attribute__((visibility("default"))) void
 nibble_cuda_diagnose(line_fn *line, void *ctx)
@@ -653,6 +669,8 @@ nibble_cuda_diagnose(line_fn *line, void *ctx)
         line(ctx, "cuda", cudaGetErrorString(e));
     for (int i = 0; e == cudaSuccess && i < n; i++)
         print_device(i, line, ctx);
+    if (e == cudaSuccess && n > 1)
+        print_exchange(n, line, ctx);
 }
 
 /* Of the first device; 0: unknown. */
