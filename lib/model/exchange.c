@@ -50,6 +50,7 @@ settle(struct kernels *k, const struct comm *c, int rc)
 static struct transfer *
 begin(struct kernels *k, const struct comm *c, size_t n)
 {
+    assert(n > 0 && n <= EXCHANGE_TOGETHER);
     struct transfer *t = calloc(n * c->size, sizeof *t);
     if (!t)
         err_set(k->err, ERR_MEMORY, "out of memory for an exchange");
@@ -62,7 +63,6 @@ end(struct kernels *k, struct comm *c, const struct exchange_array *a, size_t n,
     struct transfer *t)
 {
     struct exchanged e[EXCHANGE_TOGETHER];
-    assert(n <= EXCHANGE_TOGETHER);
     for (size_t i = 0; i < n; i++)
         e[i] =
             (struct exchanged){ .array = (unsigned)(a[i].row * EXCHANGE_OF + a[i].of),
