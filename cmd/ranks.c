@@ -434,12 +434,44 @@ ranks_settle_gpu(const char *device, int *number)
     check_gpu(*number);
 }
 
-void
-ranks_join_gpus(struct kernels *k)
+/* For struct company: ctx is that of the device. */
+static bool
+gather(void *ctx, void *all, size_t each)
 {
+    struct kernels *k = ctx;
+    size_t *at = calloc((size_t)self.size + 1, sizeof *at);
+    if (!at) {
+        err_set(k->err, ERR_MEMORY, "out of memory for ranks");
+        return false;
+    }
+    for (unsigned q = 0; q <= self.size; q++)
+        at[q] = q * each;
+    int rc = comm_gather(&self.comm, all, at);
+    free(at);
+    if (rc < 0)
+        err_set(k->err, self.err.kind, "%s", self.err.msg);
+    return rc == 0;
+}
+
+void
+ranks_join_gpus(struct kernels *k, bool verbose)
+{
+    const struct company all = { self.rank, self.size, gather, k };
     uint8_t id[PEERS_ID] = { 0 };
-    char why[512];
+    char why[512] = "";
     if (!self.joined || !self.gpus)
+        return;
+    ranks_meet(0);
+    ranks_begin_work();
+    int copies = kernels_join_copies(k, &all, why, sizeof why);
+    if (copies < 0)
+        die_err(k->err);
+    ranks_end_work();
+    if (verbose && copies)
+        warn("GPUs exchange by copies into each other's memory");
+    else if (verbose)
+        warn("GPUs exchange by NCCL; not by copies: %s", why);
+    if (copies)
         return;
     if (self.rank == 0 && !kernels_cuda_peers_id(id, why, sizeof why))
         die(EXIT_TROUBLE, "%s", why);

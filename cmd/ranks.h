@@ -27,9 +27,9 @@ void ranks_start(unsigned n, bool plan);
 void ranks_join(double patience, double to_come, bool gpus, const char *rendezvous);
 /* Settle the number of this rank's GPU, unless the device names one; refuse two ranks of one. */
 void ranks_settle_gpu(const char *device, int *number);
-/* Let the ranks' GPUs exchange their memory. */
+/* Let the ranks' GPUs exchange their memory; verbose: say how they do it. */
 struct kernels;
-void ranks_join_gpus(struct kernels *k);
+void ranks_join_gpus(struct kernels *k, bool verbose);
 /* Their number and this one's, once joined; NULL: it is alone. */
 struct comm *ranks_comm(void);
 unsigned ranks_number(void);

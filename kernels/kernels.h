@@ -83,6 +83,7 @@ matrix_is_dense(const struct matrix *m)
 /* ---- what operations take besides -------------------------------------------------------- */
 
 enum { LINEAR_MAX = 3 }; // weights of one product
+enum { SUM_MAX = 8 };    // matrices that a device adds at a time
 
 /* Rotary embedding of heads that lie beside each other in a row. */
 struct rope {
@@ -270,14 +271,35 @@ struct transfer {
     const void *from;
     void *to;
     size_t send, receive; // bytes; that of both ranks agree
+    size_t there;         // where rank q gets it: bytes from the base of its array on
+};
+
+/* An array that all ranks have, each in one allocation, and get parts of. */
+struct exchanged {
+    unsigned array;        // its number, of all ranks
+    const void *base;      // where it is here, in all calls
+    struct transfer *with; // (ranks)
+};
+
+/* Ranks, and how their hosts tell each other a few bytes: each fills its part of `all`, which are
+ * `each` bytes for each rank, and gets the others'.  False: that failed, and the error is kept. */
+struct company {
+    unsigned rank, ranks;
+    bool (*gather)(void *ctx, void *all, size_t each);
+    void *ctx;
 };
 
 /* Join devices of several ranks, each of which has one; a device whose memory is the host's has
- * nothing to do.  id: that of rank 0's kernels_cuda_peers_id. */
+ * nothing to do.  By copies between GPUs of one host: 1; 0: not all ranks can, and why.  By NCCL:
+ * id is that of rank 0's kernels_cuda_peers_id. */
 enum { PEERS_ID = 128 };
+int kernels_join_copies(struct kernels *k, const struct company *of, char *why,
+                        size_t n);
 int kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
-/* All ranks make the same calls in the same order; to and from itself a rank sends nothing. */
-void op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+/* Of n arrays.  All ranks make the same calls in the same order; to and from itself a rank sends
+ * nothing. */
+void op_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e,
+                 size_t n);
 /* Seconds in which QUEUE_COMPUTE has done nothing but to wait for QUEUE_EXCHANGE so far; the host
  * waits for the last wait. */
 double kernels_exchanged(struct kernels *k);
@@ -302,6 +324,8 @@ void op_scatter(struct kernels *k, const struct matrix *y, const struct matrix *
 /* y = x in another type: f32 from f32, bf16, f16 or nvfp4 of a tensor; activations from nvfp4
  * per row.  Rounded to nearest even. */
 void op_convert(struct kernels *k, const struct matrix *y, const struct matrix *x);
+/* w->expanded from its codes and scales, on a device that expands. */
+void op_expand(struct kernels *k, const struct matrix *w);
 
 /* Products of n weights, LINEAR_MAX at most, (out_i, in), with one x, (T, in).
  *
@@ -425,6 +449,10 @@ void op_block_gram(struct kernels *k, double *gram, size_t width,
 /* *out = largest magnitude of f32, bf16 or f16; NaN if one is not finite.  Of nvfp4: what no
  * code times its scale is above, 6 times the largest scale. */
 void op_amax(struct kernels *k, float *out, const struct matrix *x);
+/* amax[i] = the largest of of[i], of[i + n], ... of `ranks` rows of n, none of them negative; NaN if
+ * one is. */
+void op_largest(struct kernels *k, float *amax, const float *of, size_t n,
+                size_t ranks);
 /* The nvfp4 form of x, in the planes that `to` has: the bytes of nvfp4_quant.  The tensor
  * scale is that of the largest of n values at amax.  to->per_row: each row by its own largest
  * magnitude and `max` or `native`, or all by the scale that spec gives and `max`; n is 0.  Where
@@ -469,8 +497,10 @@ void op_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                           const struct matrix *d, const struct matrix *gate,
                           const struct matrix *up);
 
-/* y += x, f32 and of one shape; x may be bf16. */
-void op_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+/* y = x[0] + x[1] + ..., or y += each of them with add, one after the other; y is f32, x[i] of its
+ * shape and all f32 or all bf16. */
+void op_sum(struct kernels *k, const struct matrix *y, size_t n, const struct matrix *x,
+            bool add);
 /* out[i] = sum of squares of g[i], f64 and of the same bits on every device; g[i] without
  * data: out[i] stays.  Contiguous blocks of SQUARES_BLOCK elements are summed alone: lane l of
  * SQUARES_LANES takes elements l, l + SQUARES_LANES, ... of the block one after the other.

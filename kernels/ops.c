@@ -214,10 +214,18 @@ kernels_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
     return k->err->kind ? -1 : 0;
 }
 
-void
-op_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
+int
+kernels_join_copies(struct kernels *k, const struct company *of, char *why, size_t n)
 {
-    RUN(k, transfer, ranks, t);
+    bool joined = k->op->join_copies && k->err->kind == ERR_NONE &&
+                  k->op->join_copies(k, of, why, n);
+    return k->err->kind ? -1 : joined;
+}
+
+void
+op_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e, size_t n)
+{
+    RUN(k, transfer, ranks, e, n);
 }
 
 double
@@ -262,6 +270,13 @@ op_convert(struct kernels *k, const struct matrix *y, const struct matrix *x)
     assert(y->dtype == (x->per_row ? k->is.act : DT_F32));
     assert(is_dense(y, x->rows, x->cols) && matrix_is_dense(x));
     RUN(k, convert, y, x);
+}
+
+void
+op_expand(struct kernels *k, const struct matrix *w)
+{
+    assert(w->dtype == DT_NVFP4 && w->expanded && w->data && k->is.expands);
+    RUN(k, expand, w);
 }
 
 void
@@ -539,6 +554,12 @@ op_amax(struct kernels *k, float *out, const struct matrix *x)
 }
 
 void
+op_largest(struct kernels *k, float *amax, const float *of, size_t n, size_t ranks)
+{
+    RUN(k, largest, amax, of, n, ranks);
+}
+
+void
 op_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
             const float *amax, size_t n, const struct quant_spec *spec)
 {
@@ -605,11 +626,15 @@ op_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
 }
 
 void
-op_add(struct kernels *k, const struct matrix *y, const struct matrix *x)
+op_sum(struct kernels *k, const struct matrix *y, size_t n, const struct matrix *x,
+       bool add)
 {
     assert(y->dtype == DT_F32 && (x->dtype == DT_F32 || x->dtype == DT_BF16));
-    assert(is_dense(y, x->rows, x->cols) && matrix_is_dense(x));
-    RUN(k, add, y, x);
+    for (size_t i = 0; i < n; i++)
+        assert(is_dense(y, x[i].rows, x[i].cols) && matrix_is_dense(&x[i]) &&
+               x[i].dtype == x->dtype);
+    for (size_t i = 0; i < n; i += SUM_MAX)
+        RUN(k, sum, y, n - i < SUM_MAX ? n - i : SUM_MAX, x + i, add || i);
 }
 
 void

@@ -25,7 +25,10 @@ struct ops {
     void (*recorded)(struct kernels *k, bool repeats);
 
     void (*join)(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
-    void (*transfer)(struct kernels *k, unsigned ranks, const struct transfer *t);
+    bool (*join_copies)(struct kernels *k, const struct company *of, char *why,
+                        size_t n);
+    void (*transfer)(struct kernels *k, unsigned ranks, const struct exchanged *e,
+                     size_t n);
     double (*exchanged)(struct kernels *k);
 
     void (*copy)(struct kernels *k, void *to, const void *from, size_t bytes);
@@ -35,6 +38,7 @@ struct ops {
     void (*scatter)(struct kernels *k, const struct matrix *y, const struct matrix *x,
                     const int32_t *index);
     void (*convert)(struct kernels *k, const struct matrix *y, const struct matrix *x);
+    void (*expand)(struct kernels *k, const struct matrix *w);
     void (*linear)(struct kernels *k, size_t n, const struct matrix *y,
                    const struct matrix *x, const struct matrix *w,
                    const struct matrix *c);
@@ -103,6 +107,8 @@ struct ops {
     void (*column_stats)(struct kernels *k, double *squares, float *peak,
                          const struct matrix *x);
     void (*amax)(struct kernels *k, float *out, const struct matrix *x);
+    void (*largest)(struct kernels *k, float *amax, const float *of, size_t n,
+                    size_t ranks);
     void (*quantize)(struct kernels *k, const struct matrix *to, const struct matrix *x,
                      const float *amax, size_t n, const struct quant_spec *spec);
     void (*to_fp8)(struct kernels *k, const struct matrix *to, const struct matrix *x,
@@ -122,7 +128,8 @@ struct ops {
                               const struct matrix *y, const float *y_amax,
                               const struct matrix *d, const struct matrix *gate,
                               const struct matrix *up);
-    void (*add)(struct kernels *k, const struct matrix *y, const struct matrix *x);
+    void (*sum)(struct kernels *k, const struct matrix *y, size_t n,
+                const struct matrix *x, bool add); // n: at most SUM_MAX
     void (*sum_squares)(struct kernels *k, double *out, const struct matrix *g,
                         size_t count);
     void (*block_squares)(struct kernels *k, double *out, const struct matrix *g,

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
 # shellcheck disable=SC2030,SC2031,SC2154  # output, stderr: set by run; each test has its own
-# trainstep on several GPUs, which tests/emulate makes of processes on the CPU, with a libnccl of its
-# own: whatever their number, the bytes are those of one; how they are started; and a rank that fails.
+# trainstep on several GPUs, which tests/emulate makes of processes on the CPU, with memory that they
+# map and a libnccl of its own: whatever their number, and whichever of the two they exchange by, the
+# bytes are those of one; how they are started; and a rank that fails.
 # Tests that need the emulation are part of "make check-long", which builds it.
 
 # bats file_tags=native,nosan
@@ -56,18 +57,22 @@ alone() { timeout 100 trainstep --device cuda -d "$IN/ids.tok" --lr 1e-2 "$@"; }
 numbers() { cut -f 1-5,10; }
 
 # same CKPT OPTION...: $counts GPUs end in the bytes of one, and print its numbers; $passes a step.
-# Their queues do what they are given as late as they may, and as early.
+# Their queues do what they are given as late as they may, and as early; they exchange by copies, and
+# by NCCL.
 same() {
-    local n queues from=$1
+    local n queues by from=$1
     shift
     alone -q -n 2 --accum $passes -f -o one.ckpt "$@" "$from" | numbers >one
     [ "$(wc -l <one)" -eq 3 ]
     run ! cmp -s "$from" one.ckpt
     for n in $counts; do
         for queues in late early; do
-            NIBBLE_EMULATE_QUEUES=$queues gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt "$@" "$from" | numbers >some
-            cmp one some
-            cmp one.ckpt some.ckpt
+            for by in copies nccl; do
+                NIBBLE_EXCHANGE=$by NIBBLE_EMULATE_QUEUES=$queues gpus "$n" -q -n 2 --accum $passes -f -o some.ckpt \
+                    "$@" "$from" | numbers >some
+                cmp one some
+                cmp one.ckpt some.ckpt
+            done
         done
     done
 }
@@ -121,6 +126,61 @@ torch() {
     same "$IN/wide.ckpt" --compute fp8 --quant-from 2
     same "$IN/wide.ckpt" --recompute block --activations nvfp4
     same "$IN/small.ckpt" --train-last-layers 1 --quant-from 2 --clip 0
+}
+
+# bats test_tags=long
+@test "GPUs that cannot copy to each other exchange by NCCL, all of them, and -v says why" {
+    emulated
+    local variable words t=(--device cuda -n 1 --accum 6 -f -o some.ckpt "$IN/wide.ckpt")
+    alone -q -n 1 --accum 6 -o one.ckpt "$IN/wide.ckpt" >/dev/null
+    trainstep --diagnose | grep -q '^exchange of ranks.by copies, over NVLink$'
+    NIBBLE_EMULATE_NO_NVLINK=1 trainstep --diagnose | grep -q '^exchange of ranks.by NCCL: no NVLink from cuda:0 to cuda:1$'
+    NIBBLE_NCCL=/none gpus 2 -v "${t[@]:2}" >/dev/null 2>said
+    [ "$(grep -c "GPUs exchange by copies into each other's memory" said)" -eq 1 ]
+    cmp one.ckpt some.ckpt
+    while read -r variable words; do
+        env "$variable" timeout 100 trainstep --gpus 3 -v -d "$IN/ids.tok" --lr 1e-2 "${t[@]:2}" </dev/null >/dev/null 2>said
+        [ "$(grep -c "GPUs exchange by NCCL; not by copies: $words" said)" -eq 1 ] || { cat said && false; }
+        cmp one.ckpt some.ckpt
+    done <<'END'
+NIBBLE_EXCHANGE=nccl rank 0: NIBBLE_EXCHANGE is nccl
+NCCL_P2P_DISABLE=1 rank 0: NCCL_P2P_DISABLE is set
+NIBBLE_EMULATE_NO_IPC=1 rank 0: its memory cannot be shared with other processes
+NIBBLE_EMULATE_NO_NVLINK=1 rank 1: no NVLink leads to its GPU
+END
+    # One that cannot is enough.
+    port=$(free_port)
+    local i id=()
+    for i in 0 1 2; do
+        words=copies
+        [ $i -ne 1 ] || words=nccl
+        env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_EXCHANGE=$words \
+            timeout 100 trainstep -v -d "$IN/ids.tok" --lr 1e-2 "${t[@]}" >/dev/null 2>said.$i </dev/null 3>&- &
+        id+=($!)
+    done
+    wait "${id[0]}"
+    wait "${id[1]}"
+    wait "${id[2]}"
+    grep -q 'GPUs exchange by NCCL; not by copies: rank 1: NIBBLE_EXCHANGE is nccl' said.0
+    cmp one.ckpt some.ckpt
+}
+
+# bats test_tags=long
+@test "with less memory ranks expand weights before each product, not once a step; same bytes" {
+    emulated
+    local gb queues
+    alone -q -n 3 --accum 2 -o one.ckpt "$IN/wide.ckpt" >/dev/null
+    gb=$(trainstep -q --gpus 2 -d "$IN/ids.tok" -n 3 --accum 2 --recompute none --dry-run "$IN/wide.ckpt" |
+        awk '$1 == "total" { printf "%.9f", ($2 - 2^19) / 2^30 }')
+    for queues in late early; do
+        NIBBLE_EMULATE_QUEUES=$queues gpus 2 -v -n 3 --accum 2 -f -o some.ckpt "$IN/wide.ckpt" >/dev/null 2>said
+        grep -q 'plan: .*, weights expanded' said
+        cmp one.ckpt some.ckpt
+        NIBBLE_EMULATE_QUEUES=$queues gpus 2 -v -n 3 --accum 2 --recompute none --memory-limit "$gb" -f -o some.ckpt \
+            "$IN/wide.ckpt" >/dev/null 2>said
+        grep 'plan: ' said | run ! grep expanded
+        cmp one.ckpt some.ckpt
+    done
 }
 
 # plan OPTION...: bytes that a rank of a step in FP8 needs
@@ -265,10 +325,10 @@ time.sleep(60)" >port 3>&- &
     grep -q '^trainstep: rank 1: cuda:2 is the GPU of rank 0, too' said.1
     refuse -2 "there is no GPU for it: this machine has 4" gpus 5 -q --accum 5 m.ckpt
     refuse -2 "none.tok: No such file" trainstep --gpus 2 -q -d none.tok --accum 2 m.ckpt
-    NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
+    NIBBLE_EXCHANGE=nccl NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
     cmp "$IN/small.ckpt" m.ckpt
     # What NCCL says is passed on.
-    NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
+    NIBBLE_EXCHANGE=nccl NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
     [[ $output == *"NCCL: an exchange: unhandled system error: an emulated cable is loose"* ]]
     # Two kinds of GPUs: only with --fast.
     local n
@@ -362,7 +422,7 @@ over() {
     emulated
     local k
     for k in 0 2; do
-        begin
+        NIBBLE_EXCHANGE=$([ $k = 0 ] && echo nccl) begin
         kill -KILL "${rank[k]}"
         over
         [ "$ended" -eq 2 ]
@@ -370,7 +430,7 @@ over() {
         [ "$(wc -l <err)" -eq 1 ]
     done
     for k in 0 1; do
-        begin --rank-timeout 5
+        NIBBLE_EXCHANGE=$([ $k = 0 ] && echo nccl) begin --rank-timeout 5
         kill -STOP "${rank[k]}"
         over
         [ "$ended" -eq 2 ]

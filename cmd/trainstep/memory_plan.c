@@ -143,9 +143,7 @@ static const struct choice {
 static bool
 is_allowed(const struct run *r, enum recompute want, const struct choice *w)
 {
-    // Ranks exchange codes, which an expanded weight has not.
-    return (!w->expand || (r->device.expands && ranks_count() == 1)) &&
-           (!w->pack_fp8 || r->layout.fp8) &&
+    return (!w->expand || r->device.expands) && (!w->pack_fp8 || r->layout.fp8) &&
            (want == RECOMPUTE_AUTO || w->recompute == (want == RECOMPUTE_BLOCK));
 }
 

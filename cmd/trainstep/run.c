@@ -1073,7 +1073,7 @@ run_rank(struct run *r)
     compare_run(r);
     if (!r->replay)
         save_check_place(r);
-    ranks_join_gpus(r->k);
+    ranks_join_gpus(r->k, o->cmd.verbose);
     open_model(r);
     if (r->replay)
         replay_check_route(r);

@@ -60,9 +60,15 @@ add_elements(const void *ctx, size_t first, size_t end)
 }
 
 void
-cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x)
+cpu_sum(struct kernels *k, const struct matrix *y, size_t n, const struct matrix *x,
+        bool add)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { c, y, x };
-    cpu_for_ranges(c, x->rows * x->cols, SMALL_PART, add_elements, &j);
+    for (size_t i = 0; i < n; i++) {
+        struct job j = { c, y, &x[i] };
+        if (add || i)
+            cpu_for_ranges(c, x->rows * x->cols, SMALL_PART, add_elements, &j);
+        else
+            cpu_convert(k, y, x);
+    }
 }

@@ -77,6 +77,8 @@ void cpu_column_stats(struct kernels *k, double *squares, float *peak,
                       const struct matrix *x);
 /* quantize.c */
 void cpu_amax(struct kernels *k, float *out, const struct matrix *x);
+void cpu_largest(struct kernels *k, float *amax, const float *of, size_t n,
+                 size_t ranks);
 void cpu_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                   const float *amax, size_t n, const struct quant_spec *spec);
 
@@ -99,7 +101,8 @@ void cpu_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                            const struct matrix *up);
 
 /* clip.c */
-void cpu_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+void cpu_sum(struct kernels *k, const struct matrix *y, size_t n,
+             const struct matrix *x, bool add);
 void cpu_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                      size_t count);
 void cpu_block_squares(struct kernels *k, double *out, const struct matrix *g,

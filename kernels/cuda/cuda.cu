@@ -170,6 +170,15 @@ cuda_alloc(struct kernels *k, enum memory what, size_t bytes)
     return p;
 }
 
+void *
+cuda_allocation(struct cuda *c, const void *p)
+{
+    struct block *b = ((struct state *)c)->blocks;
+    while (b && (uintptr_t)p - (uintptr_t)b->p >= b->bytes)
+        b = b->next;
+    return b ? b->p : NULL;
+}
+
 static void
 cuda_free(struct kernels *k, void *p)
 {
@@ -454,6 +463,7 @@ static const struct ops cuda_ops = {
     .replay = cuda_replay,
     .recorded = cuda_recorded,
     .join = cuda_join,
+    .join_copies = cuda_join_copies,
     .transfer = cuda_transfer,
     .exchanged = cuda_exchanged,
     .copy = cuda_copy,
@@ -461,6 +471,7 @@ static const struct ops cuda_ops = {
     .gather = cuda_gather,
     .scatter = cuda_scatter,
     .convert = cuda_convert,
+    .expand = cuda_expand_weight,
     .linear = cuda_linear,
     .norm_linear = cuda_norm_linear,
     .norm_swiglu = cuda_norm_swiglu,
@@ -485,13 +496,14 @@ static const struct ops cuda_ops = {
     .block_gram = cuda_block_gram,
     .column_stats = cuda_column_stats,
     .amax = cuda_amax,
+    .largest = cuda_largest,
     .quantize = cuda_quantize,
     .to_fp8 = cuda_to_fp8,
     .norm_to_fp8 = cuda_norm_to_fp8,
     .norm_again_to_fp8 = cuda_norm_again_to_fp8,
     .swiglu_to_fp8 = cuda_swiglu_to_fp8,
     .swiglu_bwd_to_fp8 = cuda_swiglu_bwd_to_fp8,
-    .add = cuda_add,
+    .sum = cuda_sum,
     .sum_squares = cuda_sum_squares,
     .block_squares = cuda_block_squares,
     .clip = cuda_clip,
@@ -631,6 +643,22 @@ print_device(int i, line_fn *line, void *ctx)
     line(ctx, what, value);
 }
 
+/* How ranks with these GPUs exchange. */
+static void
+print_exchange(int n, line_fn *line, void *ctx)
+{
+    char text[64];
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++)
+            if (i != k && !cuda_has_nvlink(i, k)) {
+                snprintf(text, sizeof text,
+                         "by NCCL: no NVLink from cuda:%d to cuda:%d", i, k);
+                line(ctx, "exchange of ranks", text);
+                return;
+            }
+    line(ctx, "exchange of ranks", "by copies, over NVLink");
+}
+
 /* Lines for --diagnose. */
 extern "C" __attribute__((visibility("default"))) void
 nibble_cuda_diagnose(line_fn *line, void *ctx)
@@ -642,6 +670,8 @@ nibble_cuda_diagnose(line_fn *line, void *ctx)
         line(ctx, "cuda", cudaGetErrorString(e));
     for (int i = 0; e == cudaSuccess && i < n; i++)
         print_device(i, line, ctx);
+    if (e == cudaSuccess && n > 1)
+        print_exchange(n, line, ctx);
 }
 
 /* Of the first device; 0: unknown. */

@@ -79,6 +79,8 @@ bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
 
 void *cuda_alloc(struct kernels *k, enum memory what, size_t bytes);
+/* Where the allocation begins that p points into. */
+void *cuda_allocation(struct cuda *c, const void *p);
 /* Scratch of an operation on QUEUE_COMPUTE, at least `bytes`, which is kept and grown;
  * NULL, with the error set, without memory. */
 void *cuda_scratch(struct cuda *c, size_t bytes);

@@ -22,11 +22,24 @@ void cuda_recorded(struct kernels *k, bool repeats);
 
 /* peers.cu */
 void cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id);
-void cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t);
+bool cuda_join_copies(struct kernels *k, const struct company *of, char *why, size_t n);
+void cuda_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e,
+                   size_t n);
 double cuda_exchanged(struct kernels *k);
 /* The compute queue begins, or ends, to wait for an exchange. */
 void cuda_peers_wait(struct cuda *c, bool begins);
 void cuda_peers_close(struct cuda *c);
+
+/* copies.cu, for peers.cu.  Join: NULL: not all ranks can copy, and why, or an error. */
+struct copies;
+struct copies *cuda_copies_join(struct cuda *c, const struct company *of, char *why,
+                                size_t n);
+void cuda_copies_transfer(struct cuda *c, struct copies *p, const struct exchanged *e,
+                          size_t n);
+void cuda_copies_close(struct copies *p);
+/* Whether NVLink joins two devices: it alone has atomics between them.  Without it NCCL knows
+ * better which way is fast, and which is safe. */
+bool cuda_has_nvlink(int from, int to);
 
 /* gemm.cu: products, by cuBLASLt */
 void cuda_linear(struct kernels *k, size_t n, const struct matrix *y,
@@ -113,6 +126,8 @@ void cuda_block_gram(struct kernels *k, double *gram, size_t width,
 void cuda_column_stats(struct kernels *k, double *squares, float *peak,
                        const struct matrix *x);
 void cuda_amax(struct kernels *k, float *out, const struct matrix *x);
+void cuda_largest(struct kernels *k, float *amax, const float *of, size_t n,
+                  size_t ranks);
 void cuda_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
                    const float *amax, size_t n, const struct quant_spec *spec);
 
@@ -136,7 +151,8 @@ void cuda_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                             const struct matrix *up);
 
 /* adamw.cu */
-void cuda_add(struct kernels *k, const struct matrix *y, const struct matrix *x);
+void cuda_sum(struct kernels *k, const struct matrix *y, size_t n,
+              const struct matrix *x, bool add);
 void cuda_sum_squares(struct kernels *k, double *out, const struct matrix *g,
                       size_t count);
 void cuda_block_squares(struct kernels *k, double *out, const struct matrix *g,
@@ -192,6 +208,7 @@ size_t cuda_attention_workspace(const struct heads *h, int major, bool any_order
 /* quant.cu: n codes times their scales as bf16; n is a multiple of 16. */
 void cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scales,
                  size_t n);
+void cuda_expand_weight(struct kernels *k, const struct matrix *w);
 
 /* fp8.cu: what op_amax gives of nvfp4; *out is 0. */
 void cuda_amax_codes(struct cuda *c, float *out, const struct matrix *x);

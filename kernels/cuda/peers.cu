@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* peers: device memory between the GPUs of several ranks, by NCCL.
+/* peers: device memory between the GPUs of several ranks, by NCCL where it is not by copies.
  *
- * libnccl is opened when ranks join and never before, so neither a build nor a run of one GPU
- * needs it.  Of its interface there is what is used here, declared as its manual describes it.
- * Nothing is added by NCCL: bytes are sent and received, sums are ours, numerics.md 10. */
+ * libnccl is opened when ranks join by it and never before, so neither a build nor a run of one
+ * GPU needs it.  Of its interface there is what is used here, declared as its manual describes
+ * it.  Nothing is added by NCCL: bytes are sent and received, sums are ours, numerics.md 10. */
 #include "kernels/cuda/ops.h"
 
 #include <dlfcn.h>
@@ -130,6 +130,7 @@ open_nccl(char *why, size_t n)
 enum { SPANS = 256 }; // waits whose times are not added yet, at most
 
 struct peers {
+    struct copies *copies; // NULL: by NCCL
     struct nccl_comm *comm;
     cudaEvent_t from[SPANS], to[SPANS]; // NULL: not created yet
     unsigned first, n;                  // those in use, from `first` on
@@ -167,6 +168,25 @@ nibble_cuda_peers_id(void *id, char *why, size_t n)
     return rc == NCCL_SUCCESS;
 }
 
+static bool
+begin(struct cuda *c)
+{
+    c->peers = (struct peers *)calloc(1, sizeof *c->peers);
+    if (!c->peers)
+        err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
+    return c->peers && cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice");
+}
+
+bool
+cuda_join_copies(struct kernels *k, const struct company *of, char *why, size_t n)
+{
+    struct cuda *c = cuda_of(k);
+    struct copies *copies = cuda_copies_join(c, of, why, n);
+    if (copies && begin(c))
+        c->peers->copies = copies;
+    return copies != NULL;
+}
+
 void
 cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
 {
@@ -174,20 +194,16 @@ cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
     struct nccl_id copy;
     char why[512];
     memcpy(&copy, id, sizeof copy);
-    c->peers = (struct peers *)calloc(1, sizeof *c->peers);
-    if (!c->peers)
-        err_set(k->err, ERR_MEMORY, "out of memory for ranks");
-    else if (!open_nccl(why, sizeof why))
+    if (!open_nccl(why, sizeof why))
         err_set(k->err, ERR_USAGE, "%s", why);
-    else if (cuda_check(c, cudaSetDevice(c->device), "cudaSetDevice"))
+    else if (begin(c))
         check(c, nccl.join(&c->peers->comm, (int)ranks, copy, (int)rank), "the start");
 }
 
-/* All of it at once: a rank may wait for another one only for what that one sends now. */
 static int
-post(struct cuda *c, unsigned ranks, const struct transfer *t)
+post_array(struct cuda *c, unsigned ranks, const struct transfer *t)
 {
-    int rc = nccl.begin(), ended;
+    int rc = NCCL_SUCCESS;
     for (unsigned q = 0; q < ranks && rc == NCCL_SUCCESS; q++) {
         if (t[q].send)
             rc = nccl.send(t[q].from, t[q].send, NCCL_INT8, (int)q, c->peers->comm,
@@ -196,6 +212,16 @@ post(struct cuda *c, unsigned ranks, const struct transfer *t)
             rc = nccl.receive(t[q].to, t[q].receive, NCCL_INT8, (int)q, c->peers->comm,
                               c->q.stream);
     }
+    return rc;
+}
+
+/* All of it at once: a rank may wait for another one only for what that one sends now. */
+static int
+post(struct cuda *c, unsigned ranks, const struct exchanged *e, size_t n)
+{
+    int rc = nccl.begin(), ended;
+    for (size_t i = 0; i < n && rc == NCCL_SUCCESS; i++)
+        rc = post_array(c, ranks, e[i].with);
     ended = nccl.end();
     return rc == NCCL_SUCCESS ? ended : rc;
 }
@@ -242,15 +268,24 @@ cuda_exchanged(struct kernels *k)
     return c->peers ? c->peers->seconds : 0;
 }
 
-void
-cuda_transfer(struct kernels *k, unsigned ranks, const struct transfer *t)
+static void
+transfer_by_nccl(struct cuda *c, unsigned ranks, const struct exchanged *e, size_t n)
 {
-    struct cuda *c = cuda_of(k);
     int state = NCCL_SUCCESS;
-    c->q.early = NOT_EARLY;
     if (check(c, nccl.state(c->peers->comm, &state), "the state of an exchange") &&
         check(c, state, "an exchange before"))
-        check(c, post(c, ranks, t), "an exchange");
+        check(c, post(c, ranks, e, n), "an exchange");
+}
+
+void
+cuda_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e, size_t n)
+{
+    struct cuda *c = cuda_of(k);
+    c->q.early = NOT_EARLY;
+    if (c->peers->copies)
+        cuda_copies_transfer(c, c->peers->copies, e, n);
+    else
+        transfer_by_nccl(c, ranks, e, n);
     cuda_mark(c, "exchange");
 }
 
@@ -263,6 +298,7 @@ cuda_peers_close(struct cuda *c)
         return;
     if (p->comm)
         nccl.abort(p->comm);
+    cuda_copies_close(p->copies);
     for (int i = 0; i < SPANS; i++) {
         if (p->from[i])
             cudaEventDestroy(p->from[i]);

@@ -129,6 +129,28 @@ cuda_amax(struct kernels *k, float *out, const struct matrix *x)
     cuda_launched(c, "amax");
 }
 
+static __global__ void __launch_bounds__(THREADS)
+    largest_kernel(float *amax, const float *of, size_t n, size_t ranks)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    float peak = of[i];
+    for (size_t q = 1; q < ranks; q++)
+        peak = isnan(of[q * n + i]) || of[q * n + i] > peak ? of[q * n + i] : peak;
+    amax[i] = peak;
+}
+
+void
+cuda_largest(struct kernels *k, float *amax, const float *of, size_t n, size_t ranks)
+{
+    struct cuda *c = cuda_of(k);
+    c->q.early = NOT_EARLY;
+    largest_kernel<<<blocks_of(n, THREADS), THREADS, 0, c->q.stream>>>(amax, of, n,
+                                                                       ranks);
+    cuda_launched(c, "largest");
+}
+
 /* ---- values in, codes out -------------------------------------------------------- */
 
 static __device__ __forceinline__ void
@@ -334,4 +356,11 @@ cuda_expand(struct cuda *c, void *to, const uint8_t *codes, const uint8_t *scale
     expand_kernel<<<grid_of(c, n / 32 + 1, 8), THREADS, 0, c->q.stream>>>(
         (uint4 *)to, (const uint32_t *)codes, scales, n / 8);
     cuda_launched(c, "expand");
+}
+
+void
+cuda_expand_weight(struct kernels *k, const struct matrix *w)
+{
+    cuda_expand(cuda_of(k), w->expanded, (const uint8_t *)w->data, w->scales,
+                w->rows * w->cols);
 }

@@ -30,8 +30,29 @@ void exchange_settle(struct kernels *k);
 /* The same, and the host waits for it: what this rank sends has been sent. */
 void exchange_finish(struct kernels *k);
 
-int exchange_gather(struct kernels *k, struct comm *c, void *p, const size_t *at);
-int exchange_parts(struct kernels *k, struct comm *c, void *to, const void *from,
-                   const size_t *at);
+/* What is exchanged: arrays of a row of the table, or of row 0 where all rows have one.  It stays
+ * where it is, so that the others need not ask again. */
+enum exchange_of {
+    EXCHANGE_RECEIVED, // gradients
+    EXCHANGE_SUM,
+    EXCHANGE_MASTER,
+    EXCHANGE_DATA, // codes, scales
+    EXCHANGE_SCALES,
+    EXCHANGE_SCALE2,
+    EXCHANGE_AMAX,
+    EXCHANGE_SQUARES,
+    EXCHANGE_OF,
+};
+enum { EXCHANGE_TOGETHER = 2 * LINEAR_MAX + 1 }; // arrays of a call, at most
+struct exchange_array {
+    enum exchange_of of;
+    size_t row;
+    void *p;
+    const size_t *at; // (ranks + 1) as in comm.h
+};
+int exchange_gather(struct kernels *k, struct comm *c, const struct exchange_array *a,
+                    size_t n);
+int exchange_parts(struct kernels *k, struct comm *c, const struct exchange_array *to,
+                   const void *from);
 
 #endif

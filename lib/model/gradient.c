@@ -10,15 +10,6 @@
 
 static_assert((int)EXCHANGE_PIECE + (int)TRAIN_OWN == (int)EXCHANGE_OWN, "events");
 
-static void
-add(struct train *t, const struct matrix *sum, const struct matrix *pass, bool first)
-{
-    if (first)
-        op_convert(t->net.k, sum, pass);
-    else
-        op_add(t->net.k, sum, pass);
-}
-
 /* Elements of a matrix from `first` on as one row. */
 static struct matrix
 elements(const struct matrix *m, size_t first, size_t n)
@@ -49,18 +40,19 @@ add_ranks(struct train *t, size_t i)
                   others = matrix_of(pass->dtype, t->received, c->size - 1, n);
     to_bytes(at, c->size, pass->dtype);
     struct kernels *k = t->net.k;
-    if (t->err->kind || exchange_parts(k, c, t->received, pass->data, at) < 0)
+    struct exchange_array received = { EXCHANGE_RECEIVED, 0, t->received, at };
+    if (t->err->kind || exchange_parts(k, c, &received, pass->data) < 0)
         return;
-    for (unsigned q = 0; q < c->size && n; q++) {
-        struct matrix one =
-            q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
-        add(t, &own, &one, t->first_pass && q == 0);
-    }
+    for (unsigned q = 0; q < c->size && n; q++)
+        t->term[q] = q == c->rank ? here : matrix_rows(&others, q - (q > c->rank), 1);
+    if (n)
+        op_sum(k, &own, c->size, t->term, !t->first_pass);
     if (!t->last_pass || train_shards(t))
         return;
     shard_parts(at, &t->net.table, i, c->size);
     to_bytes(at, c->size, sum->dtype);
-    exchange_gather(k, c, sum->data, at);
+    struct exchange_array all = { EXCHANGE_SUM, i, sum->data, at };
+    exchange_gather(k, c, &all, 1);
 }
 
 int
@@ -85,7 +77,7 @@ gradient_add(void *ctx, size_t i)
 {
     struct train *t = ctx;
     if (!t->layout.comm) {
-        add(t, &t->tensor[i].grad, &t->net.t[i].grad, t->first_pass);
+        op_sum(t->net.k, &t->tensor[i].grad, 1, &t->net.t[i].grad, !t->first_pass);
         return;
     }
     exchange_begin(t->net.k);
@@ -114,7 +106,9 @@ gradient_open(struct train *t)
     const struct comm *c = t->layout.comm;
     if (!c)
         return 0;
-    if (!(t->part = calloc((size_t)c->size + 1, sizeof *t->part)))
+    t->part = calloc((size_t)c->size + 1, sizeof *t->part);
+    t->term = calloc(c->size, sizeof *t->term);
+    if (!t->part || !t->term)
         return err_set(t->err, ERR_MEMORY, "out of memory for a training");
     t->received =
         kernels_alloc(t->net.k, MEMORY_GRADIENTS, gradient_received(t, c->rank));

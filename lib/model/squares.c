@@ -26,17 +26,11 @@ all_blocks(const struct train *t, unsigned rank)
     return n;
 }
 
-size_t
-squares_bytes(const struct train *t, unsigned rank)
-{
-    return train_shards(t) ? (all_blocks(t, rank) + 1) * sizeof(double) : 0;
-}
-
 int
 squares_open(struct train *t)
 {
     struct squares *s = &t->blocks;
-    unsigned ranks = t->layout.comm->size, own = t->layout.comm->rank;
+    unsigned ranks = t->layout.comm->size;
     s->at = calloc((size_t)ranks + 1, sizeof *s->at);
     s->next = calloc(ranks, sizeof *s->next);
     if (!s->at || !s->next)
@@ -48,9 +42,9 @@ squares_open(struct train *t)
     s->tree = calloc(s->at[ranks] + 1, sizeof *s->tree);
     if (!s->grad || !s->host || !s->tree)
         return err_set(t->err, ERR_MEMORY, "out of memory for norms");
-    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, squares_bytes(t, own));
     for (unsigned q = 0; q <= ranks; q++)
-        s->at[q] *= sizeof *s->host; // the calls that it is for count bytes
+        s->at[q] *= sizeof *s->host; // the call that it is for counts bytes
+    s->device = kernels_alloc(t->net.k, MEMORY_OTHER, s->at[ranks] + sizeof *s->device);
     return s->device ? 0 : -1;
 }
 
@@ -73,17 +67,18 @@ sum_blocks(struct train *t)
 {
     struct squares *s = &t->blocks;
     struct kernels *k = t->net.k;
-    size_t n = 0,
-           first = t->tensor[0].trained ? blocks_of(t, 0, t->layout.comm->rank) : 0;
+    unsigned rank = t->layout.comm->rank;
+    double *own = s->device + s->at[rank] / sizeof *own;
+    size_t n = 0, first = t->tensor[0].trained ? blocks_of(t, 0, rank) : 0;
     for (size_t i = 1; i < t->net.table.n; i++)
         if (t->tensor[i].trained && train_span(t, i).count)
             s->grad[n++] = t->tensor[i].grad;
     for (unsigned piece = 0; piece < TRAIN_PIECES; piece++)
         kernels_wait(k, EXCHANGE_PIECE + piece);
-    op_block_squares(k, s->device + first, s->grad, n);
+    op_block_squares(k, own + first, s->grad, n);
     exchange_settle(k);
     if (first)
-        op_block_squares(k, s->device, &t->tensor[0].grad, 1);
+        op_block_squares(k, own, &t->tensor[0].grad, 1);
 }
 
 /* As op_sum_squares adds its blocks. */
@@ -121,15 +116,16 @@ squares_measure(struct train *t)
     struct squares *s = &t->blocks;
     struct comm *c = t->layout.comm;
     struct kernels *k = t->net.k;
-    size_t own = s->at[c->rank];
+    const struct exchange_array all = { EXCHANGE_SQUARES, 0, s->device, s->at };
     sum_blocks(t);
+    exchange_begin(k);
+    exchange_gather(k, c, &all, 1);
+    exchange_end(k, EXCHANGE_ALL);
+    kernels_wait(k, EXCHANGE_ALL);
     if (k->dry)
         return 0;
-    if (kernels_download(k, (char *)s->host + own, s->device,
-                         s->at[c->rank + 1] - own) < 0)
+    if (kernels_download(k, s->host, s->device, s->at[c->size]) < 0)
         return -1;
-    if (comm_gather(c, s->host, s->at) < 0)
-        return gradient_lost(t);
     memset(s->next, 0, c->size * sizeof *s->next);
     for (size_t i = 0; i < t->net.table.n; i++)
         if (t->tensor[i].trained)

@@ -8,8 +8,6 @@
 
 /* When there are gradients. */
 int squares_open(struct train *t);
-/* Of a rank, on its device; 0 where no norm is summed by several. */
-size_t squares_bytes(const struct train *t, unsigned rank);
 void squares_close(struct train *t);
 /* To t->squares, what op_sum_squares gives of whole gradients. */
 int squares_measure(struct train *t);

@@ -102,7 +102,7 @@ typedef bool train_judge(void *ctx, double loss, double grad_norm);
 /* Sums of squares of blocks of gradients, see squares.c. */
 struct squares {
     struct matrix *grad; // (table.n) this rank's parts
-    double *device;      // the sums of their blocks
+    double *device;      // the sums of blocks of all ranks
     double *host, *tree; // those of all ranks, and of a tensor
     size_t *at;          // (ranks + 1) bytes: where those of a rank begin
     size_t *next;        // (ranks)
@@ -134,6 +134,7 @@ struct train {
     struct train_result *result;
     void *received; // (ranks - 1, this rank's part) gradients of other ranks' passes
     size_t *part;   // (ranks + 1)
+    struct matrix *term; // (ranks) of what is added
     struct squares blocks;
     bool first_pass, last_pass; // of this rank, in a step
     bool own_free; // gradients with memory of their own may be written in this pass

@@ -253,7 +253,7 @@ sum_bytes(size_t count)
 uint64_t
 train_part_bytes(const struct train *t, unsigned rank)
 {
-    uint64_t bytes = gradient_received(t, rank) + squares_bytes(t, rank);
+    uint64_t bytes = gradient_received(t, rank);
     struct span span;
     for (size_t i = 0; i < t->arrays.n; i++)
         bytes += held_bytes(t, &t->arrays.v[i], rank, &span);
@@ -406,5 +406,6 @@ train_close(struct train *t)
     free(t->losses.loss);
     free(t->sums);
     free(t->part);
+    free(t->term);
     *t = (struct train){ 0 };
 }

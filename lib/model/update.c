@@ -113,8 +113,8 @@ update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
                             s->rows - at < chunk ? s->rows - at : chunk, a);
 }
 
-/* The span of a tensor, some rows at a time.  Of a master that is gathered as it is the amax is
- * found then. */
+/* The span of a tensor, some rows at a time.  Its amax becomes that of all ranks' spans with the
+ * quantized rows'; without those it is found when the master has been gathered. */
 static void
 update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a)
 {
@@ -127,7 +127,7 @@ update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a
     a->amax = NULL;
     if (!train_parts_master(t, i))
         state.master = dtype_at(state.dtype, state.master, s->first);
-    if (!train_shards(t) || train_parts_master(t, i))
+    if (!train_shards(t) || t->weights.comm)
         a->amax = weights_amax(&t->weights, i);
     chunk = chunk ? (chunk + CHUNK - 1) / CHUNK * CHUNK : s->count;
     for (uint64_t at = s->first; at < end; at += chunk)
@@ -200,8 +200,9 @@ gather_master(struct train *t, size_t i)
     shard_parts(t->part, &t->net.table, i, c->size);
     for (unsigned q = 0; q <= c->size; q++)
         t->part[q] *= dtype_bits(s->dtype) / 8;
+    struct exchange_array master = { EXCHANGE_MASTER, i, s->master, t->part };
     exchange_begin(t->net.k);
-    int rc = exchange_gather(t->net.k, c, s->master, t->part);
+    int rc = exchange_gather(t->net.k, c, &master, 1);
     exchange_end(t->net.k, EXCHANGE_ALL);
     return rc;
 }

@@ -87,7 +87,7 @@ alloc_packed(struct weights *w, size_t i)
     p->cols = p->stride = cols;
     if (p->dtype == DT_F8_E4M3) {
         p->data = kernels_alloc(k, MEMORY_WEIGHTS, n);
-    } else if (!w->expand || native) {
+    } else if (!w->expand || w->overlaps || native) {
         p->data = kernels_alloc(k, MEMORY_WEIGHTS, n / 2);
         p->scales = kernels_alloc(k, MEMORY_WEIGHTS, n / NVFP4_BLOCK);
     }
@@ -239,7 +239,8 @@ weights_open(struct weights *w, struct net *n, const struct weights_form *form)
     w->codes = calloc(n->table.n, sizeof *w->codes);
     w->host_amax = calloc(n->table.n, sizeof *w->host_amax);
     w->known = calloc(n->table.n, sizeof *w->known);
-    if (!w->packed || !w->codes || !w->host_amax || !w->known)
+    w->stale = calloc(n->table.n, sizeof *w->stale);
+    if (!w->packed || !w->codes || !w->host_amax || !w->known || !w->stale)
         return err_set(n->err, ERR_MEMORY, "out of memory for weights");
     w->amax = kernels_alloc(n->k, MEMORY_WEIGHTS, n->table.n * sizeof *w->amax);
     int rc = w->amax ? 0 : -1;
@@ -283,11 +284,12 @@ weights_close(struct weights *w)
     kernels_free(k, w->scratch);
     kernels_free(k, w->scratch_scale2);
     kernels_free(k, w->amax);
+    kernels_free(k, w->all_amax);
     free(w->packed);
     free(w->codes);
     free(w->host_amax);
     free(w->known);
-    free(w->all_amax);
+    free(w->stale);
     free(w->at);
     *w = (struct weights){ 0 };
 }
@@ -313,8 +315,9 @@ int
 weights_share(struct weights *w, struct comm *c)
 {
     w->comm = c;
-    w->all_amax = calloc(w->n->table.n * c->size, sizeof *w->all_amax);
-    w->at = calloc((size_t)c->size + 1, sizeof *w->at);
+    w->all_amax = kernels_alloc(w->n->k, MEMORY_WEIGHTS,
+                                w->n->table.n * c->size * sizeof *w->all_amax);
+    w->at = calloc(EXCHANGE_TOGETHER * ((size_t)c->size + 1), sizeof *w->at);
     if (!w->all_amax || !w->at)
         return err_set(w->n->err, ERR_MEMORY, "out of memory for weights");
     return 0;
@@ -326,35 +329,24 @@ has_others(const struct weights *w)
     return w->comm && !w->n->k->dry && !w->n->err->kind;
 }
 
-/* Of two largest magnitudes; NaN is that of a value which is not finite. */
-static float
-larger(float a, float b)
-{
-    return isnan(a) || a > b ? a : b;
-}
-
 /* The largest magnitudes of tensors from those of their parts. */
 static void
 share_amax(struct weights *w)
 {
+    struct kernels *k = w->n->k;
     size_t n = w->n->table.n, bytes = n * sizeof *w->all_amax;
-    const struct comm *c = w->comm;
-    for (unsigned q = 0; q <= c->size; q++)
+    const struct exchange_array all = { EXCHANGE_AMAX, 0, w->all_amax, w->at };
+    for (unsigned q = 0; q <= w->comm->size; q++)
         w->at[q] = q * bytes;
-    if (kernels_download(w->n->k, w->all_amax + c->rank * n, w->amax, bytes) < 0)
-        return;
-    if (comm_gather(w->comm, w->all_amax, w->at) < 0) {
-        err_set(w->n->err, w->comm->err->kind, "%s", w->comm->err->msg);
-        return;
-    }
-    memcpy(w->host_amax, w->all_amax, bytes);
-    for (unsigned q = 1; q < c->size; q++)
-        for (size_t i = 0; i < n; i++)
-            w->host_amax[i] = larger(w->all_amax[q * n + i], w->host_amax[i]);
-    kernels_upload(w->n->k, w->amax, w->host_amax, bytes);
+    op_copy(k, w->all_amax + w->comm->rank * n, w->amax, bytes);
+    exchange_begin(k);
+    exchange_gather(k, w->comm, &all, 1);
+    exchange_end(k, EXCHANGE_LAYER);
+    kernels_wait(k, EXCHANGE_LAYER);
+    op_largest(k, w->amax, w->all_amax, n, w->comm->size);
 }
 
-/* The own rows of `codes`, which are row i's; how many elements. */
+/* The own rows of `codes`, which are row i's, without their expanded form; how many elements. */
 static size_t
 own_rows(const struct weights *w, size_t i, const struct matrix *codes,
          struct matrix *rows)
@@ -364,17 +356,20 @@ own_rows(const struct weights *w, size_t i, const struct matrix *codes,
     rows->rows = (size_t)(s.count / rows->cols);
     rows->data = (uint8_t *)rows->data + s.first / 2;
     rows->scales = (uint8_t *)rows->scales + s.first / NVFP4_BLOCK;
+    rows->expanded = NULL;
     return (size_t)s.count;
 }
 
-/* Get a plane of which so many elements are a byte. */
-static void
-gather_plane(struct weights *w, size_t i, void *plane, size_t elements)
+/* The bytes at which ranks' parts begin in an array of row i, of which so many elements are a
+ * byte: the `array`-th of w->at. */
+static size_t *
+parts_of(struct weights *w, size_t i, size_t array, size_t elements)
 {
-    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    size_t *at = w->at + array * ((size_t)w->comm->size + 1);
+    shard_parts(at, &w->n->table, i, w->comm->size);
     for (unsigned q = 0; q <= w->comm->size; q++)
-        w->at[q] /= elements;
-    exchange_gather(w->n->k, w->comm, plane, w->at);
+        at[q] /= elements;
+    return at;
 }
 
 /* The event of what is gathered of row i. */
@@ -386,42 +381,49 @@ event_of(const struct weights *w, size_t i)
     return w->n->table.row[i].layer > 0 ? EXCHANGE_ALL : EXCHANGE_LAYER;
 }
 
-void
-weights_await(const struct weights *w, uint32_t layer)
+/* Of a layer's codes, before its first pass after they were made. */
+static void
+expand(struct weights *w, uint32_t layer)
 {
-    unsigned event = layer ? EXCHANGE_ALL : EXCHANGE_LAYER;
-    if (layer > 1) // the others are gathered while the first one is computed
-        return;
-    kernels_wait(w->n->k, event);
+    for (size_t i = 0; i < w->n->table.n; i++)
+        if (w->stale[i] && w->n->table.row[i].layer == (int)layer) {
+            op_expand(w->n->k, &w->packed[i]);
+            w->stale[i] = false;
+        }
 }
 
-/* Codes, scales, and the tensor's scale, which the owner of the first rows has made. */
-static void
-gather_codes(struct weights *w, size_t i, const struct matrix *codes)
+void
+weights_await(struct weights *w, uint32_t layer)
 {
-    exchange_begin(w->n->k);
-    gather_plane(w, i, codes->data, 2);
-    gather_plane(w, i, codes->scales, NVFP4_BLOCK);
-    shard_parts(w->at, &w->n->table, i, w->comm->size);
+    if (layer <= 1) // the others are gathered while the first one is computed
+        kernels_wait(w->n->k, layer ? EXCHANGE_ALL : EXCHANGE_LAYER);
+    if (!w->n->unquantized)
+        expand(w, layer);
+}
+
+/* Codes and scales of the group of n rows from i on, and its tensor scale, which the owner of the
+ * first rows has made. */
+static void
+gather_codes(struct weights *w, size_t i, size_t n, const struct matrix *codes)
+{
+    struct exchange_array a[EXCHANGE_TOGETHER];
+    size_t arrays = 0, *at = parts_of(w, i, 0, 1);
     for (unsigned q = 0; q <= w->comm->size; q++)
-        w->at[q] = w->at[q] ? sizeof *codes->scale2 : 0;
-    exchange_gather(w->n->k, w->comm, codes->scale2, w->at);
+        at[q] = at[q] ? sizeof *codes->scale2 : 0;
+    a[arrays++] = (struct exchange_array){ EXCHANGE_SCALE2, i, codes[i].scale2, at };
+    for (size_t m = i; m < i + n; m++) {
+        at = parts_of(w, m, arrays, 2);
+        a[arrays++] = (struct exchange_array){ EXCHANGE_DATA, m, codes[m].data, at };
+        at = parts_of(w, m, arrays, NVFP4_BLOCK);
+        a[arrays++] =
+            (struct exchange_array){ EXCHANGE_SCALES, m, codes[m].scales, at };
+    }
+    exchange_begin(w->n->k);
+    exchange_gather(w->n->k, w->comm, a, arrays);
     exchange_end(w->n->k, event_of(w, i));
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
-
-/* Quantize row m, of a group of n that share amax. */
-static void
-make_codes(struct weights *w, size_t m, const struct matrix *codes,
-           const struct matrix *master, const float *amax, size_t n)
-{
-    struct matrix rows = *codes;
-    if (!w->comm || own_rows(w, m, codes, &rows))
-        op_quantize(w->n->k, &rows, master, amax, n, &w->spec);
-    if (w->comm && !w->n->err->kind)
-        gather_codes(w, m, codes);
-}
 
 /* E4M3 of the codes of the group of n rows from i on, if it is of E4M3. */
 static void
@@ -439,14 +441,21 @@ make_fp8(struct weights *w, size_t i, size_t n)
                   w->n_fp8 ? NULL : &found);
 }
 
-/* The codes of that group. */
+/* The codes of that group, or of this rank's rows, and then the others'. */
 static void
 make_group(struct weights *w, size_t i, size_t n, const struct matrix *master)
 {
-    struct matrix *to = w->packed[i].dtype == DT_F8_E4M3 ? w->codes : w->packed;
-    for (size_t m = i; m < i + n; m++)
-        if (w->packed[m].scale2 && master[m].data)
-            make_codes(w, m, &to[m], &master[m], &w->amax[i], n);
+    struct matrix *to = w->packed[i].dtype == DT_F8_E4M3 ? w->codes : w->packed, rows;
+    if (!w->packed[i].scale2 || !master[i].data)
+        return;
+    for (size_t m = i; m < i + n; m++) {
+        rows = to[m];
+        if (!w->comm || own_rows(w, m, &to[m], &rows))
+            op_quantize(w->n->k, &rows, &master[m], &w->amax[i], n, &w->spec);
+        w->stale[m] = w->comm && to[m].expanded;
+    }
+    if (w->comm && !w->n->err->kind)
+        gather_codes(w, i, n, to);
 }
 
 /* The weights of products of all groups.  Where codes are gathered meanwhile, those of a group

@@ -12,7 +12,8 @@
 struct weights {
     struct net *n;
     bool quantize;
-    bool expand;   // products take `expanded`, codes are not kept
+    bool
+        expand; // products take `expanded`, codes are kept only where ranks exchange them
     bool share;    // one tensor scale for q, k, v and for gate, up
     bool fp8;      // products take E4M3 where they can
     bool pack_fp8; // codes are kept, E4M3 is made of them before each product
@@ -32,9 +33,10 @@ struct weights {
     float *host_amax;  // (table.n) the same
     bool *known;       // (table.n) amax is there, or will be: see weights_amax
     bool overlaps;     // codes are gathered while those of the next group are made
+    bool *stale;       // (table.n) `expanded` is older than the codes
     struct comm *comm; // each of these ranks has its rows of masters; NULL: all
-    float *all_amax;   // (ranks, table.n)
-    size_t *at;        // (ranks + 1)
+    float *all_amax;   // (ranks, table.n) on the device
+    size_t *at;        // (EXCHANGE_TOGETHER, ranks + 1)
 };
 
 /* How they are made and kept. */
@@ -59,7 +61,7 @@ float *weights_amax(struct weights *w, size_t i);
  * unquantized only their amax is taken. */
 int weights_make(struct weights *w, const struct matrix *master);
 /* Before a pass reads the weights of a layer: what the last weights_make gathers of them is there. */
-void weights_await(const struct weights *w, uint32_t layer);
+void weights_await(struct weights *w, uint32_t layer);
 /* The first row whose master was not finite; table.n: none. */
 int weights_check(struct weights *w, size_t *row);
 /* The first projection whose shape native products do not take; or NULL. */

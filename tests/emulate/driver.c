@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* driver: the libcuda.so.1 functions that kernels/cuda.c calls, for the emulation, with
- * one device, or NIBBLE_EMULATE_GPUS.  NIBBLE_EMULATE_NAME is their model's name. */
+/* driver: the libcuda.so.1 functions that kernels/cuda.c and kernels/cuda/copies.cu call, for
+ * the emulation, with one device, or NIBBLE_EMULATE_GPUS.  NIBBLE_EMULATE_NAME is their model's
+ * name. */
+#include "tests/emulate/include/runtime.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int cuInit(unsigned flags);
 int cuDeviceGetCount(int *n);
@@ -14,6 +19,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int device);
 int cuDeviceTotalMem_v2(size_t *bytes, int device);
 int cuDeviceGetName(char *name, int n, int device);
 int cuDeviceGetUuid_v2(char *uuid, int device);
+int cuStreamWriteValue32_v2(cudaStream_t s, unsigned long long at, uint32_t value,
+                            unsigned flags);
+int cuStreamWaitValue32_v2(cudaStream_t s, unsigned long long at, uint32_t value,
+                           unsigned flags);
 
 int
 cuInit(unsigned flags)
@@ -76,4 +85,54 @@ cuDeviceTotalMem_v2(size_t *bytes, int device)
     (void)device;
     *bytes = (size_t)8 << 30; // as in runtime.c
     return 0;
+}
+
+/* ---- flags in streams -------------------------------------------------------------- */
+
+struct flag {
+    _Atomic uint32_t *at;
+    uint32_t value;
+};
+
+static void
+write_flag(void *with)
+{
+    const struct flag *f = with;
+    atomic_store(f->at, f->value);
+}
+
+static void
+await_flag(void *with)
+{
+    const struct timespec pause = { .tv_nsec = 50 * 1000 };
+    const struct flag *f = with;
+    while ((int32_t)(atomic_load(f->at) - f->value) < 0)
+        nanosleep(&pause, NULL);
+}
+
+static int
+put_flag(cudaStream_t s, emulate_work_fn *run, unsigned long long at, uint32_t value)
+{
+    struct flag f = { (_Atomic uint32_t *)(uintptr_t)at, value };
+    // This library does not see those of the one that has opened it.
+    emulate_put_fn *put;
+    memcpy(&put, s, sizeof put);
+    put(s, run, &f, sizeof f);
+    return 0;
+}
+
+int
+cuStreamWriteValue32_v2(cudaStream_t s, unsigned long long at, uint32_t value,
+                        unsigned flags)
+{
+    (void)flags;
+    return put_flag(s, write_flag, at, value);
+}
+
+/* Until the value there is at least that, which is the way that 0 asks for. */
+int
+cuStreamWaitValue32_v2(cudaStream_t s, unsigned long long at, uint32_t value,
+                       unsigned flags)
+{
+    return flags ? 1 : put_flag(s, await_flag, at, value);
 }

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { SUCCESS, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
-enum { RANKS_MAX = 64, ID_BYTES = 128, CALLS_MAX = 2 };
+enum { RANKS_MAX = 64, ID_BYTES = 128, WAYS = 2, CALLS_MAX = 8 };
 
 struct id {
     char bytes[ID_BYTES];
@@ -35,7 +35,8 @@ struct call {
 /* Calls of a group. */
 struct group {
     struct comm *of;
-    struct call call[RANKS_MAX][CALLS_MAX]; // send, receive
+    struct call call[RANKS_MAX][WAYS]
+                    [CALLS_MAX]; // send, receive; the n = 0 of a row is its end
 };
 
 struct comm {
@@ -183,11 +184,16 @@ add(void *p, size_t n, int type, int peer, struct comm *c, cudaStream_t stream,
     bool receive)
 {
     struct group *g = &open_group;
+    int i = 0;
     if (type != 0 || peer < 0 || peer >= c->ranks || peer == c->rank ||
-        g->call[peer][receive].n || (g->of && stream != stream_of_group))
+        (g->of && stream != stream_of_group))
+        return INVALID_ARGUMENT;
+    while (i < CALLS_MAX && g->call[peer][receive][i].n)
+        i++;
+    if (i == CALLS_MAX)
         return INVALID_ARGUMENT;
     g->of = c;
-    g->call[peer][receive] = (struct call){ p, n, 0 };
+    g->call[peer][receive][i] = (struct call){ p, n, 0 };
     stream_of_group = stream;
     return SUCCESS;
 }
@@ -205,11 +211,22 @@ ncclRecv(void *p, size_t n, int type, int peer, struct comm *c, cudaStream_t str
     return add(p, n, type, peer, c, stream, true);
 }
 
-/* Some of a call; false: the other process is gone. */
-static bool
-advance(int fd, struct call *k, bool receive)
+/* The first of a row that is not done; NULL: none. */
+static struct call *
+current(struct call *row)
 {
-    if (k->at == k->n)
+    for (int i = 0; i < CALLS_MAX; i++)
+        if (row[i].at < row[i].n)
+            return &row[i];
+    return NULL;
+}
+
+/* Some of a row; false: the other process is gone. */
+static bool
+advance(int fd, struct call *row, bool receive)
+{
+    struct call *k = current(row);
+    if (!k)
         return true;
     ssize_t n = receive ? recv(fd, k->p + k->at, k->n - k->at, 0)
                         : send(fd, k->p + k->at, k->n - k->at, MSG_NOSIGNAL);
@@ -223,13 +240,12 @@ advance(int fd, struct call *k, bool receive)
 
 /* What is left of a group: its sockets to wait for. */
 static nfds_t
-remaining(const struct group *g, struct pollfd *p)
+remaining(struct group *g, struct pollfd *p)
 {
     nfds_t n = 0;
     for (int q = 0; q < g->of->ranks; q++) {
-        const struct call *k = g->call[q];
-        short events =
-            (short)((k[0].at < k[0].n ? POLLOUT : 0) | (k[1].at < k[1].n ? POLLIN : 0));
+        short events = (short)((current(g->call[q][0]) ? POLLOUT : 0) |
+                               (current(g->call[q][1]) ? POLLIN : 0));
         if (events)
             p[n++] = (struct pollfd){ .fd = g->of->fd[q], .events = events };
     }
@@ -246,8 +262,8 @@ run(void *with)
     while (!g->of->ended && (n = remaining(g, p)) > 0) {
         bool ok = poll(p, n, -1) >= 0 || errno == EINTR;
         for (int q = 0; q < g->of->ranks; q++)
-            for (int receive = 0; receive < CALLS_MAX; receive++)
-                ok = ok && advance(g->of->fd[q], &g->call[q][receive], receive != 0);
+            for (int receive = 0; receive < WAYS; receive++)
+                ok = ok && advance(g->of->fd[q], g->call[q][receive], receive != 0);
         if (!ok) // as NCCL waits for one that has gone: for ever
             for (;;)
                 pause();

@@ -146,7 +146,7 @@ struct work {
 };
 
 struct emulate_stream {
-    emulate_put_fn *put; // first: nccl.c finds it here
+    emulate_put_fn *put; // first: nccl.c and driver.c find it here
     struct work *first, **end;
     bool eager;
 };
@@ -212,10 +212,7 @@ emulate_put(cudaStream_t s, emulate_work_fn *run, void *with, size_t bytes)
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-static struct allocation {
-    void *p;
-    size_t bytes;
-} * allocations;
+static struct allocation *allocations;
 static size_t n_allocations, in_use;
 static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -244,28 +241,43 @@ emulate_malloc(void **p, size_t bytes)
     void *aligned = NULL, *whole = NULL;
     if (more)
         allocations = more;
+    int gpus;
+    cudaGetDeviceCount(&gpus);
     if (more && bytes <= all_memory - in_use) {
-        if (bytes >= HUGE)
+        if (gpus > 1)
+            whole = emulate_map(bytes);
+        else if (bytes >= HUGE)
             whole = calloc(1, bytes + 256);
         else if (posix_memalign(&whole, 256, bytes ? bytes : 1) != 0)
             whole = NULL;
         aligned = whole;
     }
     if (aligned) {
-        if (bytes >= HUGE)
+        if (bytes >= HUGE && gpus <= 1) {
             aligned = (char *)whole + (256 - (uintptr_t)whole % 256) % 256;
-        POISON((char *)aligned + bytes,
-               bytes >= HUGE ? (size_t)((char *)whole + 256 - (char *)aligned) : 0);
-        allocations[n_allocations++] = (struct allocation){ whole, bytes };
+            POISON((char *)aligned + bytes,
+                   (size_t)((char *)whole + 256 - (char *)aligned));
+        }
+        allocations[n_allocations++] =
+            (struct allocation){ whole, bytes, gpus > 1, -1 };
         in_use += bytes;
         if (bytes >= HUGE)
-            fresh = (struct allocation){ aligned, bytes };
+            fresh = (struct allocation){ .p = aligned, .bytes = bytes };
         else
             memset(aligned, NAN_BYTE, bytes);
     }
     pthread_mutex_unlock(&pieces_lock);
     *p = aligned;
     return set_error(aligned ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+struct allocation *
+emulate_allocation(const void *p)
+{
+    for (size_t i = 0; i < n_allocations; i++)
+        if ((uintptr_t)p - (uintptr_t)allocations[i].p < allocations[i].bytes)
+            return &allocations[i];
+    return NULL;
 }
 
 cudaError_t
@@ -283,7 +295,10 @@ cudaFree(void *p)
     if (fresh.p == p)
         fresh.p = NULL;
     in_use -= allocations[i].bytes;
-    free(allocations[i].p);
+    if (allocations[i].mapped)
+        emulate_unmap(allocations[i].p, allocations[i].bytes, allocations[i].fd);
+    else
+        free(allocations[i].p);
     allocations[i] = allocations[--n_allocations];
     pthread_mutex_unlock(&pieces_lock);
     return cudaSuccess;
@@ -354,6 +369,12 @@ cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
     if (!is_zero)
         emulate_put(stream, transfer, &t, sizeof t);
     return cudaSuccess;
+}
+
+cudaError_t
+cudaMemset(void *p, int value, size_t bytes)
+{
+    return cudaMemsetAsync(p, value, bytes, NULL);
 }
 
 cudaError_t

@@ -73,6 +73,15 @@ make_nvfp4(struct both *b, int form, size_t out, size_t in, uint32_t seed)
     }
     if (form > 0)
         b->gpu.expanded = b->device[3] = pair_bytes(b->host[3], n * 2);
+    if (form == 1 && gpu->is.expands) {
+        uint16_t *found = malloc(n * 2);
+        NEED(found);
+        op_zero(gpu, b->gpu.expanded, n * 2);
+        op_expand(gpu, &b->gpu);
+        CHECK(kernels_download(gpu, found, b->gpu.expanded, n * 2) == 0 &&
+              check_equal(found, b->host[3], n * 2));
+        free(found);
+    }
 }
 
 static void

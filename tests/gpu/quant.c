@@ -392,6 +392,32 @@ check_amax(enum dtype dtype, size_t n)
     free(x);
 }
 
+/* Of a few ranks; one of the values is NaN. */
+static void
+check_largest(size_t n, size_t ranks)
+{
+    float *all = pair_random(n * ranks, 1, DT_F32, 7), *want = malloc(n * sizeof *want);
+    NEED(want);
+    for (size_t i = 0; i < n * ranks; i++)
+        all[i] = fabsf(all[i]);
+    all[n * ranks / 2] = NAN;
+    float *there = pair_bytes(all, n * ranks * sizeof *all),
+          *out = pair_poisoned(n * sizeof *out);
+    op_largest(gpu, out, there, n, ranks);
+    op_largest(cpu, want, all, n, ranks);
+    float *found = pair_get(out, DT_F32, n);
+    for (size_t i = 0; i < n; i++)
+        CHECK_SAY(isnan(want[i]) ? isnan(found[i]) : found[i] == want[i],
+                  "largest of %zu ranks, %zu: %a, %a is right", ranks, i,
+                  (double)found[i], (double)want[i]);
+    CHECK(isnan(want[n * ranks / 2 % n]));
+    free(all);
+    free(want);
+    free(found);
+    kernels_free(gpu, there);
+    kernels_free(gpu, out);
+}
+
 /* ---- timing ---------------------------------------------------------------------- */
 
 struct timing {
@@ -506,6 +532,9 @@ main(int argc, char **argv)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes && pair_takes(sizes[i]);
              i++)
             check_amax(types[t], sizes[i]);
+        check_largest(1, 1);
+        check_largest(399, 2);
+        check_largest(257, 5);
         for (int kind = 0; kind < KINDS; kind += pair_small ? 4 : 1)
             for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
                 if (!pair_small || i == 1 || i == 2)

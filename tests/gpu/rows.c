@@ -260,20 +260,24 @@ go_convert(const struct shape *s)
     near_f32("y", y, want, s->n, 0);
 }
 
+/* rows: how many are added. */
 static void
-go_add(const struct shape *s)
+go_sum(const struct shape *s)
 {
-    float *x = host(pair_random(s->n + 8, 1, s->dtype, 4)),
-          *y = host(pair_random(s->n + 8, 1, DT_F32, 5));
-    char *there = hold(pair_put(x, s->dtype, s->n + 8));
+    float *y = host(pair_random(s->n + 8, 1, DT_F32, 5));
     float *sum = hold(pair_put(y, DT_F32, s->n + 8));
     size_t size = dtype_bits(s->dtype) / 8;
-    struct matrix to = matrix_of(DT_F32, y + off, 1, s->n),
-                  from = matrix_of(DT_F32, x + off, 1, s->n);
-    op_add(cpu, &to, &from);
+    struct matrix here[SUM_MAX + 1], there[SUM_MAX + 1];
+    for (size_t i = 0; i < s->rows; i++) {
+        float *x = host(pair_random(s->n + 8, 1, s->dtype, 6 + (unsigned)i));
+        char *p = hold(pair_put(x, s->dtype, s->n + 8));
+        here[i] = matrix_of(DT_F32, x + off, 1, s->n);
+        there[i] = matrix_of(s->dtype, p + off * size, 1, s->n);
+    }
+    struct matrix to = matrix_of(DT_F32, y + off, 1, s->n);
+    op_sum(cpu, &to, s->rows, here, s->add);
     to.data = sum + off;
-    from = matrix_of(s->dtype, there + off * size, 1, s->n);
-    op_add(gpu, &to, &from);
+    op_sum(gpu, &to, s->rows, there, s->add);
     near_f32("y", sum, y, s->n + 8, 0);
 }
 
@@ -296,10 +300,15 @@ moves(void)
         twice("convert", go_convert, (struct shape){ .n = 1003, .dtype = types[t] });
         twice("convert", go_convert, (struct shape){ .n = 1 << 20, .dtype = types[t] });
     }
-    for (int t = 0; t < 2; t++) {
-        twice("add", go_add, (struct shape){ .n = 1, .dtype = types[t] });
-        twice("add", go_add, (struct shape){ .n = 1003, .dtype = types[t] });
-        twice("add", go_add, (struct shape){ .n = 1 << 20, .dtype = types[t] });
+    static const size_t terms[] = { 1, 2, 3, SUM_MAX + 1 };
+    for (int t = 0; t < 16; t++) {
+        struct shape s = { .rows = terms[t % 4],
+                           .dtype = types[t / 4 % 2],
+                           .add = t & 8 };
+        for (int i = 0; i < 3; i++) {
+            s.n = (const size_t[]){ 1, 1003, 1 << 20 }[i];
+            twice("sum", go_sum, s);
+        }
     }
 }
 

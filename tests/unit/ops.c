@@ -96,14 +96,15 @@ check_order(struct kernels *k)
     }
 }
 
-/* y + x, each sum rounded once; -0 and what is not finite as IEEE has it. */
+/* y + x + x, or x + x, each sum rounded once; -0 and what is not finite as IEEE has it. */
 static void
-check_add(struct kernels *k)
+check_op_sum(struct kernels *k)
 {
     enum { N = 9001 };
     static float y[N], more[N], want[N];
     static uint16_t half[N];
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int form = 0; form < 4; form++) {
+        bool bf16 = form & 1, adds = form & 2;
         for (size_t i = 0; i < N; i++) {
             uint32_t bits = check_random(i) & 0xffff0000;
             memcpy(&more[i], &bits, sizeof bits);
@@ -111,12 +112,12 @@ check_add(struct kernels *k)
             y[i] = (float)(check_random(i + N) * 0x1p-31 - 1);
             if (i % 5 == 0)
                 y[i] = -more[i];
-            want[i] = y[i] + more[i];
+            want[i] = (adds ? y[i] + more[i] : more[i]) + more[i];
         }
         struct matrix to = matrix_of(DT_F32, y, 1, N),
                       from = bf16 ? matrix_of(DT_BF16, half, 1, N)
                                   : matrix_of(DT_F32, more, 1, N);
-        op_add(k, &to, &from);
+        op_sum(k, &to, 2, (struct matrix[]){ from, from }, adds);
         for (size_t i = 0; i < N; i++)
             CHECK_SAY(isnan(want[i]) ? isnan(y[i]) : y[i] == want[i],
                       "sum %zu is %a, want %a", i, (double)y[i], (double)want[i]);
@@ -489,7 +490,7 @@ main(void)
     check_views();
     check_sums(k);
     check_order(k);
-    check_add(k);
+    check_op_sum(k);
     check_copies(k);
     check_norm_bwd(k);
     check_large_logits(k);
