@@ -118,6 +118,14 @@ torch() {
 }
 
 # bats test_tags=long
+@test "ranks to which no gradient belongs" {
+    emulated
+    local counts=14 passes=14
+    export NIBBLE_EMULATE_GPUS=14
+    same "$IN/small.ckpt" --train-last-layers 1
+}
+
+# bats test_tags=long
 @test "f32, FP8, NVFP4 activations, recomputing and released gradients make no difference" {
     emulated
     counts=2 passes=2
