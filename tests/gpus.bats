@@ -174,6 +174,27 @@ END
 }
 
 # bats test_tags=long
+@test "a rank that cannot map what another one receives into ends all" {
+    emulated
+    local i id=() nth=5 ended=
+    port=$(free_port)
+    for i in 0 1 2; do
+        env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
+            NIBBLE_EMULATE_IPC_FAIL=$((i == 1 ? nth : 0)) timeout 100 trainstep --device cuda -d "$IN/ids.tok" -n 1 \
+            --accum 6 -o some.ckpt "$IN/wide.ckpt" >/dev/null 2>said.$i </dev/null 3>&- &
+        id+=($!)
+    done
+    for i in 0 1 2; do
+        local status=0
+        wait "${id[i]}" || status=$?
+        ended+="$status "
+    done
+    [ "$ended" = "2 2 2 " ]
+    grep -q '^trainstep: rank 1: cuda:1: cudaIpcOpenMemHandle: ' said.1
+    [ ! -e some.ckpt ]
+}
+
+# bats test_tags=long
 @test "with less memory ranks expand weights before each product, not once a step; same bytes" {
     emulated
     local gb queues
@@ -335,6 +356,7 @@ time.sleep(60)" >port 3>&- &
     refuse -2 "none.tok: No such file" trainstep --gpus 2 -q -d none.tok --accum 2 m.ckpt
     NIBBLE_EXCHANGE=nccl NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
     cmp "$IN/small.ckpt" m.ckpt
+    NIBBLE_EXCHANGE=mccl refuse -2 "NIBBLE_EXCHANGE=mccl: want copies or nccl" gpus 2 -q --accum 2 m.ckpt
     # What NCCL says is passed on.
     NIBBLE_EXCHANGE=nccl NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
     [[ $output == *"NCCL: an exchange: unhandled system error: an emulated cable is loose"* ]]
