@@ -71,6 +71,8 @@ grow(struct copies *p, unsigned array)
     return true;
 }
 
+#define WITHOUT " (NIBBLE_EXCHANGE=nccl exchanges without it)"
+
 /* Where an array of the others is.  The first time all hosts tell each other. */
 static char **
 reach(struct cuda *c, struct copies *p, const struct exchanged *e)
@@ -83,11 +85,11 @@ reach(struct cuda *c, struct copies *p, const struct exchanged *e)
     if (!all || !there || !grow(p, e->array))
         err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
     else if (cuda_check(c, place_of(cuda_allocation(c, e->base), e->base, &all[own]),
-                        "cudaIpcGetMemHandle") &&
+                        "cudaIpcGetMemHandle" WITHOUT) &&
              p->of.gather(p->of.ctx, all, sizeof *all))
         for (unsigned q = 0; q < ranks; q++)
             if (q != own)
-                cuda_check(c, map(&all[q], &there[q]), "cudaIpcOpenMemHandle");
+                cuda_check(c, map(&all[q], &there[q]), "cudaIpcOpenMemHandle" WITHOUT);
     free(all);
     if (cuda_ready(c))
         return p->arrays[e->array] = there;
