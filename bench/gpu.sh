@@ -26,6 +26,8 @@
 #              torch_multi.py on one GPU; only when it is asked for
 #   ranks      steps of a sweepfp8 Qwen3-4B on one GPU and on all, and from PEERS those of
 #              torch_multi.py on all; its checkpoint saved by one and by all; only when asked for
+#   large      LARGE ("8b:4x2048 14b:1x2048"): steps of models of Qwen3's other shapes, with
+#              QUANT, on all GPUs; on one GPU beside PyTorch's; only when it is asked for
 #
 # A row: date,machine,versions,commit,part,what,value,unit.  Only what was measured in one run
 # is to be compared: the chip's own pace changes by some percent from hour to hour.
@@ -60,7 +62,7 @@ parts=("$@")
 for p in "${parts[@]}"; do
     case $p in
     audit) ;;
-    check | kernels | files | train | small | twice | generate | peers | fp8 | ranks)
+    check | kernels | files | train | small | twice | generate | peers | fp8 | ranks | large)
         [ "$device" != cpu ] || { echo "bench/gpu.sh: $p: not run: DEVICE is cpu" >&2 && exit 77; }
         ;;
     *) echo "bench/gpu.sh: $p: no such part" >&2 && exit 2 ;;
@@ -345,7 +347,7 @@ train()
 {
     local shape=$1 batch=${1%x*} length=${1#*x} before watcher rc=0 what plan seen
     shift
-    what="trainstep $shape${gpus:+, $where}${SHARE:+, one scale for $SHARE}${*:+ $*}"
+    what="trainstep ${of:+$of, }$shape${gpus:+, $where}${SHARE:+, one scale for $SHARE}${*:+ $*}"
     samples $((batch * 4 * ${gpus:-1})) "$length"
     rm -f "$dir/steps.json" "$dir/o.ckpt" # of a run that failed
     before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
@@ -481,6 +483,45 @@ part_peers()
     else
         fail "PyTorch decode" "$dir/err"
     fi
+}
+
+# config_of SHAPE: the configuration of Qwen3-SHAPE
+config_of()
+{
+    local hidden ffn layers heads tied=false
+    case $1 in
+    8b) hidden=4096 ffn=12288 layers=36 heads=32 ;;
+    14b) hidden=5120 ffn=17408 layers=40 heads=40 ;;
+    32b) hidden=5120 ffn=25600 layers=64 heads=64 ;;
+    *) fail "LARGE: $1: no such shape: 8b, 14b or 32b" && return 1 ;;
+    esac
+    sed -e 's/\("hidden_size": \)[0-9]*/\1'"$hidden/" -e 's/\("intermediate_size": \)[0-9]*/\1'"$ffn/" \
+        -e 's/\("num_hidden_layers": \)[0-9]*/\1'"$layers/" -e 's/\("num_attention_heads": \)[0-9]*/\1'"$heads/" \
+        -e 's/\("tie_word_embeddings": \)[a-z]*/\1'"$tied/" "$here/qwen3-4b-config.json"
+}
+
+# One model at a time: a checkpoint of 14B is 57 GB.
+part_large()
+{
+    local one shape of gpus where model=large vocab=151936
+    gpus=$(nvidia-smi -L | wc -l)
+    for one in ${LARGE:-8b:4x2048 14b:1x2048}; do
+        shape=${one#*:}
+        of="Qwen3-${one%%:*}"
+        of=${of%b}B
+        config_of "${one%%:*}" >"$dir/large.json" || return 0
+        echo "-- making a model"
+        "$bin/datpack" -q -f --init 1 --config "$dir/large.json" --to ckpt --quant "${QUANT:-max}" \
+            ${SHARE:+--share-scale "$SHARE"} -o "$dir/large.ckpt"
+        where="--gpus $gpus"
+        [ "$gpus" -gt 1 ] || where="--device cuda:0"
+        train "$shape" --accum "$gpus"
+        rm -f "$dir/large.ckpt"
+        [ "$gpus" -eq 1 ] || continue
+        CONFIG=$dir/large.json "$python" "$here/gpu_torch.py" train "${shape%x*}" "${shape#*x}" "${STEPS:-8}" \
+            2>"$dir/err" >"$dir/log" || { fail "PyTorch $of, $shape" "$dir/err" && continue; }
+        sed "s/^torch [^ ]*/&, $of,/" "$dir/log" | peer_rows | rows
+    done
 }
 
 # ---- FP8 ---------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The peer of bench/gpu.sh: full-parameter training steps and greedy decoding of Qwen3-4B in
+"""The peer of bench/gpu.sh: full-parameter training steps and greedy decoding of a Qwen3 model in
 PyTorch, in the form that was the fastest of those tried: bf16 everywhere, each decoder layer
 compiled, loss over 2048 tokens at a time, fused AdamW, norm clipped at 1.
 
 usage: gpu_torch.py train BATCH LENGTH STEPS | decode PROMPT TOKENS
 
+CONFIG is the model's config.json (default: Qwen3-4B's, beside this file).
+
 Prints one line: what, milliseconds (median), tokens a second, peak GiB."""
+import os
 import sys
 import time
 
@@ -20,10 +23,9 @@ PIECE = 2048
 def model():
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
-    config = Qwen3Config(vocab_size=151936, hidden_size=2560, intermediate_size=9728,
-                         num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
-                         head_dim=128, rms_norm_eps=1e-6, tie_word_embeddings=True,
-                         attn_implementation="sdpa")
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "qwen3-4b-config.json")
+    config = Qwen3Config.from_json_file(os.environ.get("CONFIG", beside))
+    config._attn_implementation = "sdpa"
     with torch.device("cuda"):
         return Qwen3ForCausalLM(config)
 

@@ -93,6 +93,14 @@ struct rope {
     float eps;               // of the norm before it
 };
 
+/* What op_qk_norm_rope_bwd takes besides the gradient. */
+struct head_norm {
+    float *dgain;
+    const struct matrix *x;
+    const float *rstd, *gain;
+    const struct rope *rope;
+};
+
 /* Heads of a layer, and which tokens see each other.  There are keys of `past` tokens and
  * then those of these T tokens: token t sees keys first[t] .. past + t. */
 struct heads {
@@ -391,6 +399,15 @@ void op_attention_bwd(struct kernels *k, const struct matrix *dq,
                       const float *lse, const struct matrix *q,
                       const struct matrix *key, const struct matrix *value, float *work,
                       const struct heads *h);
+/* op_attention_bwd, then op_qk_norm_rope_bwd of dq, with the bits of both: a device need not
+ * store dq between them. */
+void op_attention_rope_bwd(struct kernels *k, const struct matrix *dq,
+                           const struct matrix *dkey, const struct matrix *dvalue,
+                           const struct matrix *dout, const struct matrix *out,
+                           const float *lse, const struct matrix *q,
+                           const struct matrix *key, const struct matrix *value,
+                           float *work, const struct heads *h,
+                           const struct head_norm *n);
 
 /* y = silu(gate) * up, all (T, F).  A y without data is not written: y->amax is found; so with
  * d_gate_up of the gradient, where d stays, too. */

@@ -458,6 +458,25 @@ op_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matrix
 }
 
 void
+op_attention_rope_bwd(struct kernels *k, const struct matrix *dq,
+                      const struct matrix *dkey, const struct matrix *dvalue,
+                      const struct matrix *dout, const struct matrix *out,
+                      const float *lse, const struct matrix *q,
+                      const struct matrix *key, const struct matrix *value, float *work,
+                      const struct heads *h, const struct head_norm *n)
+{
+    assert(n->rope->heads == h->query && n->rope->dim == h->dim);
+    if (k->op->attention_rope_bwd && k->err->kind == ERR_NONE &&
+        k->op->attention_rope_bwd(k, dq, dkey, dvalue, dout, out, lse, q, key, value,
+                                  work, h, n)) {
+        count_attention(k, h, 2);
+        return;
+    }
+    op_attention_bwd(k, dq, dkey, dvalue, dout, out, lse, q, key, value, work, h);
+    op_qk_norm_rope_bwd(k, dq, n->dgain, n->x, n->rstd, n->gain, n->rope);
+}
+
+void
 op_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
           const struct matrix *up)
 {

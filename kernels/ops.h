@@ -81,6 +81,13 @@ struct ops {
                           const float *lse, const struct matrix *q,
                           const struct matrix *key, const struct matrix *value,
                           float *work, const struct heads *h);
+    bool (*attention_rope_bwd)(struct kernels *k, const struct matrix *dq,
+                               const struct matrix *dkey, const struct matrix *dvalue,
+                               const struct matrix *dout, const struct matrix *out,
+                               const float *lse, const struct matrix *q,
+                               const struct matrix *key, const struct matrix *value,
+                               float *work, const struct heads *h,
+                               const struct head_norm *n); // false: not for these
     void (*swiglu)(struct kernels *k, const struct matrix *y, const struct matrix *gate,
                    const struct matrix *up);
     void (*swiglu_bwd)(struct kernels *k, const struct matrix *d_gate_up,

@@ -352,6 +352,47 @@ cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
         run_forward<128>(c, out->data, lse, q->data, key->data, value->data, &v);
 }
 
+/* n: NULL, or its gradient comes from dQ in f32; false, and nothing is done, if the sizes
+ * have no such way. */
+static bool
+gradients(struct cuda *c, const struct matrix *dq, const struct matrix *dkey,
+          const struct matrix *dvalue, const struct matrix *dout,
+          const struct matrix *out, const float *lse, const struct matrix *q,
+          const struct matrix *key, const struct matrix *value, float *work,
+          const struct heads *h, const struct head_norm *n)
+{
+    const struct attention_grads d = { dq->data, dkey->data, dvalue->data, dq->stride,
+                                       dkey->stride };
+    struct view v;
+    if (h->tokens == 0 || !view_of(c, &v, h))
+        return false;
+    bool vectors = are_vectors(&d);
+    bool one_pass = vectors && has_tensor_cores(c, &v) && is_one_pass(h, c->major);
+    bool cudnn_first = h->length && !(one_pass && h->length >= ONE_PASS_LENGTH);
+    if (n && (!one_pass || cudnn_first || !cuda_rope_bwd_sums_fit(dq, n)))
+        return false;
+    if (cudnn_first && vectors &&
+        cudnn_attention_bwd(c, &d, dout->data, out->data, lse, q->data, key->data,
+                            value->data, work, h)) {
+        cuda_mark(c, "attention's gradients, cuDNN");
+        return true;
+    }
+    BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
+    struct query_sums sums;
+    if (one_pass) {
+        if (attention_hopper_bwd(c, &d, dout->data, lse, q->data, key->data,
+                                 value->data, work, &v, h, n ? &sums : NULL) &&
+            n)
+            cuda_rope_bwd_sums(c, dq, &sums, n);
+    } else if (has_tensor_cores(c, &v) && vectors)
+        attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work,
+                      &v);
+    else
+        attention_plain_bwd(c, &d, dout->data, lse, q, key->data, value->data, work,
+                            &v);
+    return true;
+}
+
 void
 cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
                    const struct matrix *dkey, const struct matrix *dvalue,
@@ -359,28 +400,18 @@ cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
                    const float *lse, const struct matrix *q, const struct matrix *key,
                    const struct matrix *value, float *work, const struct heads *h)
 {
-    struct cuda *c = cuda_of(k);
-    const struct attention_grads d = { dq->data, dkey->data, dvalue->data, dq->stride,
-                                       dkey->stride };
-    struct view v;
-    if (h->tokens == 0 || !view_of(c, &v, h))
-        return;
-    bool vectors = are_vectors(&d);
-    bool one_pass = vectors && has_tensor_cores(c, &v) && is_one_pass(h, c->major);
-    if (h->length && vectors && !(one_pass && h->length >= ONE_PASS_LENGTH) &&
-        cudnn_attention_bwd(c, &d, dout->data, out->data, lse, q->data, key->data,
-                            value->data, work, h)) {
-        cuda_mark(c, "attention's gradients, cuDNN");
-        return;
-    }
-    BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
-    if (one_pass)
-        attention_hopper_bwd(c, &d, dout->data, lse, q->data, key->data, value->data,
-                             work, &v, h);
-    else if (has_tensor_cores(c, &v) && vectors)
-        attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work,
-                      &v);
-    else
-        attention_plain_bwd(c, &d, dout->data, lse, q, key->data, value->data, work,
-                            &v);
+    gradients(cuda_of(k), dq, dkey, dvalue, dout, out, lse, q, key, value, work, h,
+              NULL);
+}
+
+bool
+cuda_attention_rope_bwd(struct kernels *k, const struct matrix *dq,
+                        const struct matrix *dkey, const struct matrix *dvalue,
+                        const struct matrix *dout, const struct matrix *out,
+                        const float *lse, const struct matrix *q,
+                        const struct matrix *key, const struct matrix *value,
+                        float *work, const struct heads *h, const struct head_norm *n)
+{
+    return gradients(cuda_of(k), dq, dkey, dvalue, dout, out, lse, q, key, value, work,
+                     h, n);
 }

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/query_sums.h"
 
 typedef __nv_bfloat16 bf16;
 
@@ -47,12 +48,15 @@ void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *
                    const float *lse, const void *q, const void *key, const void *value,
                    const float *work, const struct view *v);
 /* The same in one pass, on sm_90, dim 128 and no past, with dQ in f32 between; false,
- * with the error set, without memory.  Workspace: bytes; 0: not for these sizes. */
+ * with the error set, without memory.  sums: NULL, or where dQ is told, which is then not
+ * stored, and is there until the next cuda_scratch.  Workspace: bytes; 0: not for these
+ * sizes. */
 size_t attention_hopper_workspace(const struct heads *h);
 bool attention_hopper_bwd(struct cuda *c, const struct attention_grads *d,
                           const void *dout, const float *lse, const void *q,
                           const void *key, const void *value, const float *work,
-                          const struct view *v, const struct heads *h);
+                          const struct view *v, const struct heads *h,
+                          struct query_sums *sums);
 /* Any type, and any dim up to PLAIN_DIM. */
 enum { PLAIN_DIM = 256 };
 void attention_plain(struct cuda *c, void *out, float *lse, const struct matrix *q,

@@ -10,8 +10,10 @@
  *   dQ (64, 128) = dS K, of which each warpgroup computes 64 columns: both write dS' to
  *   shared memory.
  *
- * Four more warps copy: one queries, one dout, two add dQ to f32 in global memory, each
- * every other tile, so that one tile may wait while the next is added.
+ * dQ of a tile is computed while the scores of the next become weights, so that a
+ * warpgroup seldom waits for the other's dS'.  Four more warps copy: two queries and
+ * dout, half of each, two add dQ to f32 in global memory, each every other tile, so that
+ * one tile may wait while the next is added.
  *
  * dQ is a sum over blocks of keys, in a fixed order: `chunk` neighbouring blocks follow
  * each other, the last first, and chunks the first first.  A counter per tile and head
@@ -164,7 +166,7 @@ warp_arrive(uint32_t barrier, int lane)
 
 /* Copy 64 rows to a matrix with halves of HALF bytes by a warp; rows from `rows` on
  * become 0. */
-template <int HALF>
+template <int HALF, int N>
 static __device__ __forceinline__ void
 copy_rows(uint32_t to, const bf16 *from, size_t ld, int rows, int lane)
 {
@@ -173,7 +175,7 @@ copy_rows(uint32_t to, const bf16 *from, size_t ld, int rows, int lane)
     to += chunk / 8 * HALF + row * 128 + ((chunk % 8 ^ row) << 4);
     rows -= row;
 #pragma unroll 1
-    for (int i = 0; i < 64; i += 8, to += 8 * 128)
+    for (int i = 0; i < N; i += 8, to += 8 * 128)
 #pragma unroll
         for (int j = 0; j < 4; j++, from += 2 * ld)
             copy16((to ^ (j << 5)) + j * 256, from, i + 2 * j < rows);
@@ -196,42 +198,45 @@ copy_keys(uint32_t shared, const struct args &a, const struct view &v,
 {
     int row = warp / 2 * 64, key = j.block * KEYS + row;
     size_t ld = (size_t)v.kv * DIM, at = key * ld + (size_t)j.kv * DIM;
-    copy_rows<HALF_KEYS>(shared + (warp % 2 ? AT_VALUE : AT_KEY) + row * 128,
-                         (warp % 2 ? a.value : a.key) + at, ld, v.tokens - key, lane);
+    copy_rows<HALF_KEYS, 64>(shared + (warp % 2 ? AT_VALUE : AT_KEY) + row * 128,
+                             (warp % 2 ? a.value : a.key) + at, ld, v.tokens - key,
+                             lane);
     copies_arrive(barrier_at(shared, KV_FULL));
 }
 
-/* Copy queries with lse and first, or dout with its sums.  Past the last query they are
- * 0, which adds 0 to the gradients. */
-template <bool DOUT>
+/* Copy half of the rows of queries, with lse and first, and of dout with its sums.  Past
+ * the last query they are 0, which adds 0 to the gradients. */
 static __device__ __forceinline__ void
 copy_queries(uint32_t shared, const struct args &a, const struct view &v,
-             const struct job &j, int lane)
+             const struct job &j, int half, int lane)
 {
     size_t ld = (size_t)v.query * DIM;
     uint32_t phase = 1;
     int stage = 0;
     for (int i = j.end - 1; i >= j.begin; i--)
         for (int head = j.kv * v.group; head < (j.kv + 1) * v.group; head++) {
-            mbarrier_wait(barrier_at(shared, (DOUT ? DOUT_EMPTY : Q_EMPTY) + stage),
-                          phase);
-            int token = i * QUERIES, left = v.tokens - token;
+            int token = i * QUERIES + half * 32, left = v.tokens - token;
             size_t at = token * ld + (size_t)head * DIM;
-            copy_rows<HALF_QUERIES>(shared + (DOUT ? AT_DOUT : AT_Q) + stage * QDO,
-                                    (DOUT ? a.dout : a.q) + at, ld, left, lane);
-            uint32_t scalars = shared + AT_SCALARS + stage * SCALARS + lane * 4;
-#pragma unroll
-            for (int r = lane; r < QUERIES; r += 32, scalars += 32 * 4) {
-                int t = min(token + r, v.tokens - 1);
-                size_t row = (size_t)head * v.tokens + t;
-                if (DOUT) {
-                    copy4(scalars + 2 * QUERIES * 4, a.work + row, r < left);
-                } else {
-                    copy4(scalars, a.lse + row, r < left);
-                    copy4(scalars + QUERIES * 4, v.first + t, true);
-                }
-            }
-            copies_arrive(barrier_at(shared, (DOUT ? DOUT_FULL : Q_FULL) + stage));
+            uint32_t to = shared + stage * QDO + half * (32 * 128);
+            uint32_t scalars =
+                shared + AT_SCALARS + stage * SCALARS + half * (32 * 4) + lane * 4;
+            int t = min(token + lane, v.tokens - 1);
+            size_t row = (size_t)head * v.tokens + t;
+            mbarrier_wait(barrier_at(shared, Q_EMPTY + stage), phase);
+            copy_rows<HALF_QUERIES, 32>(to + AT_Q, a.q + at, ld, left, lane);
+            copy4(scalars, a.lse + row, lane < left);
+            copy4(scalars + QUERIES * 4, v.first + t, true);
+            copies_commit();
+            mbarrier_wait(barrier_at(shared, DOUT_EMPTY + stage), phase);
+            copy_rows<HALF_QUERIES, 32>(to + AT_DOUT, a.dout + at, ld, left, lane);
+            copy4(scalars + 2 * QUERIES * 4, a.work + row, lane < left);
+            copies_commit();
+            copies_wait<1>();
+            bulk_fence();
+            mbarrier_arrive(barrier_at(shared, Q_FULL + stage));
+            copies_wait<0>();
+            bulk_fence();
+            mbarrier_arrive(barrier_at(shared, DOUT_FULL + stage));
             if (++stage == DEPTH) {
                 stage = 0;
                 phase ^= 1;
@@ -239,44 +244,64 @@ copy_queries(uint32_t shared, const struct args &a, const struct view &v,
         }
 }
 
-/* Add every other tile of dQ, when those before in the order are added.  By one
- * thread. */
+/* The first key that the first query of a turn's tile sees. */
+static __device__ __forceinline__ int
+first_of(const struct view &v, const struct job &j, int turn)
+{
+    int i = j.end - 1 - turn / v.group;
+    return i < j.begin ? 0 : v.first[i * QUERIES];
+}
+
+/* How many blocks add to a turn's tile before this one; tile: its index. */
+static __device__ __forceinline__ int
+order_of(size_t &tile, const struct args &a, const struct view &v, const struct job &j,
+         int turn, int first)
+{
+    int i = j.end - 1 - turn / v.group, head = j.kv * v.group + turn % v.group;
+    int last = i * QUERIES / KEYS, chunk = j.block / a.chunk * a.chunk;
+    first /= KEYS; // blocks whose keys this tile sees: first .. last
+    tile = (size_t)head * a.tiles + i;
+    return max(first, chunk) - first + min(last, chunk + a.chunk - 1) - j.block;
+}
+
+/* Add every other tile of dQ, when the blocks before in the order have added.  By one
+ * thread, which asks for the next tile's counter while this one is read from shared
+ * memory: what it does in a turn must fit into two turns of the others. */
 static __device__ __forceinline__ void
 add_queries(uint8_t *shared, const struct args &a, const struct view &v,
             const struct job &j, int stage)
 {
     uint32_t base = shared_address(shared), phase = 0;
-    int chunk = j.block / a.chunk * a.chunk;
-    bool own = stage == 0;
-    for (int i = j.end - 1; i >= j.begin; i--)
-        for (int head = j.kv * v.group; head < (j.kv + 1) * v.group; head++) {
-            bool mine = own;
-            own = !own;
-            if (!mine)
-                continue;
-            // Blocks whose keys this tile sees: first .. last.
-            int first = v.first[i * QUERIES] / KEYS, last = i * QUERIES / KEYS;
-            int before =
-                max(first, chunk) - first + min(last, chunk + a.chunk - 1) - j.block;
-            size_t tile = (size_t)head * a.tiles + i;
-            float *to = a.sums + tile * (DQ / sizeof(float));
-            mbarrier_wait(barrier_at(base, DQ_FULL + stage), phase);
-            phase ^= 1;
-            if (before > 0) {
-                while (load_acquire(a.added + tile) < before)
-                    ;
-                bulk_fence_global();
-                bulk_add(to, shared + AT_DQ + stage * DQ, DQ);
-            } else {
-                bulk_put(to, shared + AT_DQ + stage * DQ, DQ);
-            }
-            bulk_commit();
-            bulk_wait_read();
-            mbarrier_arrive(barrier_at(base, DQ_EMPTY + stage));
-            bulk_wait();
+    int turns = (j.end - j.begin) * v.group, seen = 0,
+        ahead = first_of(v, j, stage + 2);
+    size_t tile;
+    int before = order_of(tile, a, v, j, stage, first_of(v, j, stage));
+    for (int turn = stage; turn < turns; turn += 2) {
+        float *to = a.sums + tile * (DQ / sizeof(float));
+        int *added = a.added + tile, count = before + 1;
+        mbarrier_wait(barrier_at(base, DQ_FULL + stage), phase);
+        phase ^= 1;
+        while (seen < before)
+            seen = load_acquire(added);
+        if (before > 0) {
             bulk_fence_global();
-            store_release(a.added + tile, before + 1);
+            bulk_add(to, shared + AT_DQ + stage * DQ, DQ);
+        } else {
+            bulk_put(to, shared + AT_DQ + stage * DQ, DQ);
         }
+        bulk_commit();
+        seen = 0;
+        if (turn + 2 < turns) {
+            before = order_of(tile, a, v, j, turn + 2, ahead);
+            ahead = first_of(v, j, turn + 4);
+            if (before > 0)
+                seen = load_acquire(a.added + tile);
+        }
+        bulk_wait_read();
+        mbarrier_arrive(barrier_at(base, DQ_EMPTY + stage));
+        bulk_wait(); // seen by this thread, without a proxy fence
+        store_release(added, count);
+    }
 }
 
 /* ---- products -------------------------------------------------------------------- */
@@ -297,39 +322,46 @@ rows_summed(uint32_t at)
            (uint64_t)(HALF_QUERIES >> 4) << 16 | (at & 0x3ffff) >> 4;
 }
 
+/* The descriptor of what is `offset` bytes on: one instruction.  To make each from its
+ * address takes ten for a product, 23 % of the warps' time. */
+static __device__ __forceinline__ uint64_t
+descriptor(uint64_t start, uint32_t offset)
+{
+    return start + (offset >> 4);
+}
+
 /* s = A B', of a warpgroup's 64 keys or values and a tile of queries or dout. */
 static __device__ __forceinline__ void
-start_scores(float (&s)[32], uint32_t a, uint32_t b)
+start_scores(float (&s)[32], uint64_t a, uint64_t b)
 {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DIM / 16; k++)
-        wgmma<false, false>(s, columns_summed(a + k / 4 * HALF_KEYS + k % 4 * 32),
-                            columns_summed(b + k / 4 * HALF_QUERIES + k % 4 * 32),
-                            k > 0);
+        wgmma<false, false>(s, descriptor(a, k / 4 * HALF_KEYS + k % 4 * 32),
+                            descriptor(b, k / 4 * HALF_QUERIES + k % 4 * 32), k > 0);
     wgmma_commit();
 }
 
 /* o += A B, A (64, 64) in registers, B a tile of queries or dout. */
 static __device__ __forceinline__ void
-start_sums(float (&o)[64], const uint32_t (&a)[4][4], uint32_t b)
+start_sums(float (&o)[64], const uint32_t (&a)[4][4], uint64_t b)
 {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; k++)
-        wgmma(o, a[k], rows_summed(b + k * 16 * 128));
+        wgmma(o, a[k], descriptor(b, k * 16 * 128));
     wgmma_commit();
 }
 
 /* dq = dS K, 64 columns. */
 static __device__ __forceinline__ void
-start_queries(float (&dq)[32], uint32_t ds, uint32_t keys)
+start_queries(float (&dq)[32], uint64_t ds, uint64_t keys)
 {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++)
-        wgmma<true, true>(dq, rows_summed(ds + k * 16 * 128),
-                          rows_summed(keys + k * 16 * 128), k > 0);
+        wgmma<true, true>(dq, descriptor(ds, k * 16 * 128),
+                          descriptor(keys, k * 16 * 128), k > 0);
     wgmma_commit();
 }
 
@@ -413,9 +445,69 @@ store_grads(bf16 *out, const float (&o)[64], float scale, uint8_t *shared,
     __syncwarp();
 }
 
-/* A warpgroup that computes: 64 keys.  S' of the next tile is computed while dQ of this
- * one is written.  All products end before the next turn of the loop, else the compiler
- * makes each wait. */
+/* Write dQ of a turn for the thread that adds it. */
+static __device__ __forceinline__ void
+put_queries(uint8_t *shared, const float (&dq)[32], int group, int warp, int lane,
+            int turn)
+{
+    uint32_t base = shared_address(shared);
+    int two = turn % 2, g = lane / 4, t = lane % 4;
+    mbarrier_wait(barrier_at(base, DQ_EMPTY + two), turn / 2 % 2 ^ 1);
+    // Half matrices of f32, chunk c of 32 bytes of row r at c ^ (r % 8).
+    uint8_t *to =
+        shared + AT_DQ + two * DQ + group * (DQ / 2) + (warp * 16 + g) * 256 + t * 8;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        *(float2 *)(to + ((n ^ g) << 5)) = make_float2(dq[4 * n], dq[4 * n + 1]);
+        *(float2 *)(to + ((n ^ g) << 5) + 8 * 256) =
+            make_float2(dq[4 * n + 2], dq[4 * n + 3]);
+    }
+    bulk_fence();
+    warp_arrive(barrier_at(base, DQ_FULL + two), lane);
+}
+
+/* dQ of a turn, at once. */
+static __device__ __forceinline__ void
+compute_queries(float (&dq)[32], uint8_t *shared, uint64_t ds_rows, uint64_t key_rows,
+                int turn)
+{
+    mbarrier_wait(barrier_at(shared_address(shared), DS_FULL + turn % 2), turn / 2 % 2);
+    start_queries(dq, ds_rows + turn % 2 * (DS >> 4), key_rows);
+    wgmma_wait<0>();
+    wgmma_result(dq);
+}
+
+/* Turns of queries that see none of the second warpgroup's keys: its dS' is 0. */
+static __device__ __forceinline__ void
+pass_turns(uint8_t *shared, uint64_t ds_rows, uint64_t key_rows, uint32_t own_ds,
+           int group, int warp, int lane, int from, int end)
+{
+    uint32_t base = shared_address(shared);
+    for (int turn = from; turn < end; turn++) {
+        int two = turn % 2, stage = turn % DEPTH;
+        const uint32_t zeros[4] = {};
+        float dq[32];
+        if (turn > 0) {
+            compute_queries(dq, shared, ds_rows, key_rows, turn - 1);
+            put_queries(shared, dq, group, warp, lane, turn - 1);
+        }
+        mbarrier_wait(barrier_at(base, DQ_FULL + two), turn / 2 % 2 ^ 1);
+        if (turn < from + 2)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                store4((base + two * DS + own_ds) ^ (k << 5), zeros);
+        bulk_fence();
+        warp_arrive(barrier_at(base, DS_FULL + two), lane);
+        warp_arrive(barrier_at(base, DOUT_EMPTY + stage), lane);
+        warp_arrive(barrier_at(base, Q_EMPTY + stage), lane);
+    }
+}
+
+/* A warpgroup that computes: 64 keys.  In a turn it starts dQ of the tile before, dP'
+ * and dV of this one, dK, and S' of the next, and computes beside each.  The queries of the
+ * block's first tile, the last one here, do not see the second warpgroup's keys: it adds
+ * to dQ only.  All products end before the next turn of the loop, else the compiler makes
+ * each wait. */
 static __device__ __forceinline__ void
 compute(uint8_t *shared, const struct args &a, const struct view &v,
         const struct job &j, int group, int thread)
@@ -423,81 +515,81 @@ compute(uint8_t *shared, const struct args &a, const struct view &v,
     uint32_t base = shared_address(shared);
     int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     int row = group * 64 + warp * 16, key0 = j.block * KEYS + group * 64;
-    uint32_t keys = base + AT_KEY + group * 64 * 128;
-    uint32_t values = base + AT_VALUE + group * 64 * 128;
+    uint64_t keys = columns_summed(base + AT_KEY + group * 64 * 128);
+    uint64_t values = columns_summed(base + AT_VALUE + group * 64 * 128);
+    uint64_t key_rows = rows_summed(base + AT_KEY + group * HALF_KEYS);
+    uint64_t ds_rows = rows_summed(base + AT_DS);
+    uint64_t q0 = columns_summed(base + AT_Q), dout0 = columns_summed(base + AT_DOUT);
+    const uint64_t to_rows = rows_summed(0) - columns_summed(0);
     uint32_t own_ds = AT_DS + (row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
-    int turns = (j.end - j.begin) * v.group, tile = j.end - 1, head = 0, stage = 0;
-    uint32_t phase = 0; // of stages
-    float dk[64], dv[64], s[32], dp[32];
+    int turns = (j.end - j.begin) * v.group, tile = j.end - 1, head = 0;
+    int full = group == 0 ? turns : turns - v.group;
+    float dk[64], dv[64], s[32];
 #pragma unroll
     for (int i = 0; i < 64; i++)
         dk[i] = dv[i] = 0;
 
     mbarrier_wait(barrier_at(base, KV_FULL), 0);
     mbarrier_wait(barrier_at(base, Q_FULL), 0);
-    start_scores(s, keys, base + AT_Q);
-    for (int turn = 0; turn < turns; turn++) {
-        int two = turn % 2;
-        uint32_t two_phase = turn / 2 % 2;
-        uint32_t q = base + AT_Q + stage * QDO, dout = base + AT_DOUT + stage * QDO;
+    start_scores(s, keys, q0);
+    wgmma_wait<0>();
+    wgmma_result(s);
+    for (int turn = 0; turn < full; turn++) {
+        int two = turn % 2, stage = turn % DEPTH;
+        uint64_t q = q0 + stage * (QDO >> 4), dout = dout0 + stage * (QDO >> 4);
         const float *lse = (const float *)(shared + AT_SCALARS + stage * SCALARS);
         const int *first = (const int *)lse + QUERIES;
-        mbarrier_wait(barrier_at(base, DOUT_FULL + stage), phase);
-        start_scores(dp, values, dout);
-        wgmma_wait<1>();
-        wgmma_result(s);
-        if (tile * QUERIES < key0 + 63 || first[QUERIES - 1] > key0)
-            mask_keys(s, first + 2 * t, key0 + warp * 16 + g, tile * QUERIES + 2 * t);
+        float dq[32], dp[32], next_s[32];
+        mbarrier_wait(barrier_at(base, DS_FULL + 1 - two), (turn + 3) / 2 % 2);
+        start_queries(dq, ds_rows + (1 - two) * (DS >> 4), key_rows); // of turn - 1
         uint32_t p[4][4], ds[4][4];
-        weights(p, s, lse + 2 * t, v.scale2);
-        start_sums(dv, p, dout);
+        if (tile * QUERIES < key0 + 63 || first[QUERIES - 1] > key0) {
+            mask_keys(s, first + 2 * t, key0 + warp * 16 + g, tile * QUERIES + 2 * t);
+            weights(p, s, lse + 2 * t, v.scale2);
+        } else { // apart, else scores are moved to other registers
+            weights(p, s, lse + 2 * t, v.scale2);
+        }
+        mbarrier_wait(barrier_at(base, DOUT_FULL + stage), turn / DEPTH % 2);
+        start_scores(dp, values, dout);
+        start_sums(dv, p, dout + to_rows);
+        wgmma_wait<2>();
+        wgmma_result(dq);
+        if (turn > 0)
+            put_queries(shared, dq, group, warp, lane, turn - 1);
         wgmma_wait<1>();
         wgmma_result(dp);
         score_grads(ds, p, dp, lse + 2 * QUERIES + 2 * t);
+        mbarrier_wait(barrier_at(base, DQ_FULL + two), turn / 2 % 2 ^ 1);
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 4; k++) // over that of turn - 2
             store4((base + two * DS + own_ds) ^ (k << 5), ds[k]);
         bulk_fence();
         warp_arrive(barrier_at(base, DS_FULL + two), lane);
-        start_sums(dk, ds, q);
-        mbarrier_wait(barrier_at(base, DS_FULL + two), two_phase);
-        float dq[32];
-        start_queries(dq, base + AT_DS + two * DS, base + AT_KEY + group * HALF_KEYS);
-        wgmma_wait<1>(); // dV and dK
-        warp_arrive(barrier_at(base, DOUT_EMPTY + stage), lane);
-        int next = stage;
-        if (turn + 1 < turns) {
-            warp_arrive(barrier_at(base, Q_EMPTY + stage), lane);
-            next = stage + 1 == DEPTH ? 0 : stage + 1;
-            if (next == 0)
-                phase ^= 1;
-            mbarrier_wait(barrier_at(base, Q_FULL + next), phase);
+        start_sums(dk, ds, q + to_rows);
+        uint64_t next_q = q;
+        if (turn + 1 < full) {
+            int next = (turn + 1) % DEPTH;
+            mbarrier_wait(barrier_at(base, Q_FULL + next), (turn + 1) / DEPTH % 2);
+            next_q = q0 + next * (QDO >> 4);
         }
         // After the last tile, too: a branch would cost registers.
-        start_scores(s, keys, base + AT_Q + next * QDO);
-        mbarrier_wait(barrier_at(base, DQ_EMPTY + two), two_phase ^ 1);
-        wgmma_wait<1>();
-        wgmma_result(dq);
-        // Half matrices of f32, chunk c of 32 bytes of row r at c ^ (r % 8).
-        uint8_t *to = shared + AT_DQ + two * DQ + group * (DQ / 2) +
-                      (warp * 16 + g) * 256 + t * 8;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            *(float2 *)(to + ((n ^ g) << 5)) = make_float2(dq[4 * n], dq[4 * n + 1]);
-            *(float2 *)(to + ((n ^ g) << 5) + 8 * 256) =
-                make_float2(dq[4 * n + 2], dq[4 * n + 3]);
-        }
-        bulk_fence();
-        warp_arrive(barrier_at(base, DQ_FULL + two), lane);
+        start_scores(next_s, keys, next_q);
+        wgmma_wait<1>(); // dV and dK
+        warp_arrive(barrier_at(base, DOUT_EMPTY + stage), lane);
+        warp_arrive(barrier_at(base, Q_EMPTY + stage), lane);
         wgmma_wait<0>();
-        stage = next;
+        wgmma_result(next_s);
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            s[i] = next_s[i];
         if (++head == v.group) {
             head = 0;
             tile--;
         }
     }
-    wgmma_wait<0>();
-    wgmma_result(s);
+    pass_turns(shared, ds_rows, key_rows, own_ds, group, warp, lane, full, turns);
+    compute_queries(s, shared, ds_rows, key_rows, turns - 1);
+    put_queries(shared, s, group, warp, lane, turns - 1);
     wgmma_result(dk);
     wgmma_result(dv);
     warp_arrive(barrier_at(base, ENDED), lane); // values are overwritten
@@ -512,8 +604,8 @@ open_barriers(uint32_t shared)
     mbarrier_init(barrier_at(shared, KV_FULL), 128);
     mbarrier_init(barrier_at(shared, ENDED), 8);
     for (int i = 0; i < DEPTH; i++) {
-        mbarrier_init(barrier_at(shared, Q_FULL + i), 32);
-        mbarrier_init(barrier_at(shared, DOUT_FULL + i), 32);
+        mbarrier_init(barrier_at(shared, Q_FULL + i), 64);
+        mbarrier_init(barrier_at(shared, DOUT_FULL + i), 64);
         mbarrier_init(barrier_at(shared, Q_EMPTY + i), 8);
         mbarrier_init(barrier_at(shared, DOUT_EMPTY + i), 8);
     }
@@ -545,10 +637,8 @@ static __global__ void __launch_bounds__(THREADS, 1) bwd(struct args a, struct v
     if (warp < 4) {
         registers_release<COPY_REGS>();
         copy_keys(base, a, v, j, warp, lane);
-        if (warp == 1)
-            copy_queries<false>(base, a, v, j, lane);
-        else if (warp == 2)
-            copy_queries<true>(base, a, v, j, lane);
+        if (warp == 1 || warp == 2)
+            copy_queries(base, a, v, j, warp - 1, lane);
         else if (lane == 0)
             add_queries(shared, a, v, j, warp != 0);
     } else {
@@ -615,7 +705,7 @@ bool
 attention_hopper_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                      const float *lse, const void *q, const void *key,
                      const void *value, const float *work, const struct view *v,
-                     const struct heads *h)
+                     const struct heads *h, struct query_sums *sums)
 {
     struct args a = {};
     uint8_t *scratch = (uint8_t *)cuda_scratch(c, attention_hopper_workspace(h));
@@ -648,6 +738,10 @@ attention_hopper_bwd(struct cuda *c, const struct attention_grads *d, const void
     bwd<<<(unsigned)(a.chunks * a.chunk) * (unsigned)v->kv, THREADS, SHARED,
           c->q.stream>>>(a, *v);
     cuda_launched(c, "attention_bwd: one pass");
+    if (sums) {
+        *sums = (struct query_sums){ a.sums, (size_t)a.tiles, v->scale };
+        return true;
+    }
     queries_to_bf16<<<(unsigned)a.tiles *(unsigned)v->query, TO_BF16, 0, c->q.stream>>>(
         a, *v);
     cuda_launched(c, "attention_bwd: dQ to bf16");

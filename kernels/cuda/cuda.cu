@@ -486,6 +486,7 @@ static const struct ops cuda_ops = {
     .qk_norm_rope_bwd = cuda_qk_norm_rope_bwd,
     .attention = cuda_attention,
     .attention_bwd = cuda_attention_bwd,
+    .attention_rope_bwd = cuda_attention_rope_bwd,
     .swiglu = cuda_swiglu,
     .swiglu_bwd = cuda_swiglu_bwd,
     .cross_entropy = cuda_cross_entropy,

@@ -81,6 +81,12 @@ void cuda_qk_norm_rope_bwd(struct kernels *k, const struct matrix *d, float *dga
                            const struct matrix *x, const float *rstd, const float *gain,
                            const struct rope *r);
 
+struct query_sums;
+/* The same, but of dQ in f32; d becomes the result.  False: not for these sizes. */
+bool cuda_rope_bwd_sums_fit(const struct matrix *d, const struct head_norm *n);
+void cuda_rope_bwd_sums(struct cuda *c, const struct matrix *d,
+                        const struct query_sums *s, const struct head_norm *n);
+
 void cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
                     const struct matrix *q, const struct matrix *key,
                     const struct matrix *value, const struct heads *h);
@@ -90,6 +96,13 @@ void cuda_attention_bwd(struct kernels *k, const struct matrix *dq,
                         const float *lse, const struct matrix *q,
                         const struct matrix *key, const struct matrix *value,
                         float *work, const struct heads *h);
+bool cuda_attention_rope_bwd(struct kernels *k, const struct matrix *dq,
+                             const struct matrix *dkey, const struct matrix *dvalue,
+                             const struct matrix *dout, const struct matrix *out,
+                             const float *lse, const struct matrix *q,
+                             const struct matrix *key, const struct matrix *value,
+                             float *work, const struct heads *h,
+                             const struct head_norm *n);
 
 void cuda_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
                  const struct matrix *up);

@@ -2,11 +2,13 @@
 /* rope: RMSNorm of heads and rotary embedding, fused. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
+#include "kernels/cuda/query_sums.h"
 
 /* Parameters; stride: token stride of gradients. */
 struct heads_job {
     struct rope rope;
     size_t tokens, stride;
+    struct query_sums sums; // if gradients are read from there
 };
 
 /* A group of threads, a power of two within a warp, has MANY consecutive heads of a
@@ -19,10 +21,11 @@ enum {
 };
 
 struct slot {
-    size_t row;         // index of the first head
-    size_t at;          // its offset in rows of t.stride
-    unsigned heads;     // 0: past the last token
-    const float *angle; // cosines, then sines
+    unsigned token, head; // the first
+    size_t row;           // its index
+    size_t at;            // its offset in rows of t.stride
+    unsigned heads;       // 0: past the last token
+    const float *angle;   // cosines, then sines
 };
 
 template <int MANY>
@@ -31,8 +34,12 @@ heads_of(const struct heads_job &t, unsigned item)
 {
     unsigned heads = (unsigned)t.rope.heads, batches = (heads + MANY - 1) / MANY;
     unsigned token = item / batches, head = item % batches * MANY;
-    struct slot m = { (size_t)token * heads + head,
-                      token * t.stride + head * t.rope.dim, 0, t.rope.table };
+    struct slot m = { token,
+                      head,
+                      (size_t)token * heads + head,
+                      token * t.stride + head * t.rope.dim,
+                      0,
+                      t.rope.table };
     if (token < t.tokens) {
         m.heads = heads - head < MANY ? heads - head : MANY;
         m.angle += (size_t)t.rope.position[token] * t.rope.dim;
@@ -169,14 +176,22 @@ constexpr size_t rope_slices = 1024;
 template <>
 constexpr size_t rope_slices<__nv_bfloat16> = 3 * 132;
 
-/* A block per slice of the gain's gradient. */
-template <typename T, int V, int PAIRS, int MANY>
+static __device__ __forceinline__ float
+rounded(float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/* A block per slice of the gain's gradient.  SUMS: the gradient is read from there, and
+ * rounded as if it had been stored. */
+template <typename T, int V, int PAIRS, int MANY, bool SUMS>
 static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
     rope_bwd_heads(T *d, float *partial, const T *x, const float *rstd,
                    const float *__restrict__ gain, const struct heads_job t,
                    unsigned group, unsigned items)
 {
     typedef pack<T, V> P;
+    typedef std::conditional_t<SUMS, pack<float, V>, P> D;
     __shared__ float scratch[2 * V * PAIRS * THREADS]; // a head per group
     unsigned dim = (unsigned)t.rope.dim, half = dim / 2, groups = THREADS / group;
     unsigned lane = threadIdx.x % group, which = threadIdx.x / group;
@@ -196,7 +211,8 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
     for (unsigned first = blockIdx.x * groups; first < items;
          first += gridDim.x * groups) {
         struct slot m = heads_of<MANY>(t, first + which);
-        P da[MANY][PAIRS], db[MANY][PAIRS], xa[MANY][PAIRS], xb[MANY][PAIRS];
+        D da[MANY][PAIRS], db[MANY][PAIRS];
+        P xa[MANY][PAIRS], xb[MANY][PAIRS];
         float cosine[PAIRS][V], sine[PAIRS][V], scales[MANY];
 #pragma unroll
         for (unsigned h = 0; h < MANY; h++) {
@@ -206,8 +222,14 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
                 unsigned at = (lane + p * group) * V;
                 if (h >= m.heads || at >= half)
                     continue;
-                da[h][p] = *(const P *)(d + m.at + h * dim + at);
-                db[h][p] = *(const P *)(d + m.at + h * dim + half + at);
+                if (SUMS) {
+                    const float *from = query_sums_at(t.sums, m.head + h, m.token, at);
+                    da[h][p] = *(const D *)from;
+                    db[h][p] = *(const D *)(from + SUMS_HALF);
+                } else {
+                    da[h][p] = *(const D *)(d + m.at + h * dim + at);
+                    db[h][p] = *(const D *)(d + m.at + h * dim + half + at);
+                }
                 xa[h][p] = *(const P *)(x + (m.row + h) * dim + at);
                 xb[h][p] = *(const P *)(x + (m.row + h) * dim + half + at);
             }
@@ -227,13 +249,19 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
             for (int p = 0; p < PAIRS; p++) {
                 if (h >= m.heads || (lane + p * group) * V >= half)
                     continue;
-                stay_packed(da[h][p]);
-                stay_packed(db[h][p]);
+                if constexpr (!SUMS) {
+                    stay_packed(da[h][p]);
+                    stay_packed(db[h][p]);
+                }
                 stay_packed(xa[h][p]);
                 stay_packed(xb[h][p]);
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                     float a = to_f32(da[h][p].v[i]), b = to_f32(db[h][p].v[i]);
+                    if (SUMS) {
+                        a = rounded(a * t.sums.scale);
+                        b = rounded(b * t.sums.scale);
+                    }
                     float va = to_f32(xa[h][p].v[i]), vb = to_f32(xb[h][p].v[i]);
                     float ta = a * cosine[p][i] + b * sine[p][i];
                     float tb = b * cosine[p][i] - a * sine[p][i];
@@ -341,12 +369,12 @@ void
 cuda_qk_norm_rope(struct kernels *k, const struct matrix *y, float *rstd,
                   const struct matrix *x, const float *gain, const struct rope *r)
 {
-    struct heads_job t = { *r, x->rows, 0 };
+    struct heads_job t = { *r, x->rows, 0, {} };
     if (heads_fit(cuda_of(k), &t) && x->rows && x->cols)
         BY_TYPE(x->dtype, rope_of, cuda_of(k), y->data, rstd, x->data, gain, &t);
 }
 
-template <typename T, int V, int PAIRS, int MANY>
+template <typename T, int V, int PAIRS, int MANY, bool SUMS>
 static void
 rope_bwd_launch(struct cuda *c, void *d, float *dgain, const void *x, const float *rstd,
                 const float *gain, const struct heads_job *t)
@@ -354,9 +382,10 @@ rope_bwd_launch(struct cuda *c, void *d, float *dgain, const void *x, const floa
     unsigned group = group_of(t->rope.dim, V);
     size_t items = batches_of(t, MANY);
     size_t slices = min_size(blocks_of(items, THREADS / group), rope_slices<T>);
-    rope_bwd_heads<T, V, PAIRS, MANY><<<(unsigned)slices, THREADS, 0, c->q.stream>>>(
-        (T *)d, dgain ? c->q.partials : NULL, (const T *)x, rstd, gain, *t, group,
-        (unsigned)items);
+    rope_bwd_heads<T, V, PAIRS, MANY, SUMS>
+        <<<(unsigned)slices, THREADS, 0, c->q.stream>>>(
+            (T *)d, dgain ? c->q.partials : NULL, (const T *)x, rstd, gain, *t, group,
+            (unsigned)items);
     cuda_launched(c, "rope_bwd");
     if (dgain)
         cuda_add_slices(c, dgain, slices, t->rope.dim);
@@ -368,9 +397,9 @@ rope_bwd_of(struct cuda *c, void *d, float *dgain, const void *x, const float *r
             const float *gain, const struct heads_job *t)
 {
     if (heads_in_packs(t, addr(d) | addr(x) | addr(gain) | t->stride * sizeof(T)))
-        rope_bwd_launch<T, HEAD_PACK, 1, 2>(c, d, dgain, x, rstd, gain, t);
+        rope_bwd_launch<T, HEAD_PACK, 1, 2, false>(c, d, dgain, x, rstd, gain, t);
     else
-        rope_bwd_launch<T, 1, PLAIN_PAIRS, 1>(c, d, dgain, x, rstd, gain, t);
+        rope_bwd_launch<T, 1, PLAIN_PAIRS, 1, false>(c, d, dgain, x, rstd, gain, t);
 }
 
 void
@@ -378,8 +407,27 @@ cuda_qk_norm_rope_bwd(struct kernels *k, const struct matrix *d, float *dgain,
                       const struct matrix *x, const float *rstd, const float *gain,
                       const struct rope *r)
 {
-    struct heads_job t = { *r, x->rows, d->stride };
+    struct heads_job t = { *r, x->rows, d->stride, {} };
     if (heads_fit(cuda_of(k), &t) && x->rows && x->cols)
         BY_TYPE(x->dtype, rope_bwd_of, cuda_of(k), d->data, dgain, x->data, rstd, gain,
                 &t);
+}
+
+/* Whether dQ can be read from f32 sums: heads in packs. */
+bool
+cuda_rope_bwd_sums_fit(const struct matrix *d, const struct head_norm *n)
+{
+    struct heads_job t = { *n->rope, 0, 0, {} };
+    return d->dtype == DT_BF16 && n->rope->dim == SUMS_DIM &&
+           heads_in_packs(&t, addr(d->data) | addr(n->x->data) | addr(n->gain) |
+                                  d->stride * sizeof(__nv_bfloat16));
+}
+
+void
+cuda_rope_bwd_sums(struct cuda *c, const struct matrix *d, const struct query_sums *s,
+                   const struct head_norm *n)
+{
+    struct heads_job t = { *n->rope, n->x->rows, d->stride, *s };
+    rope_bwd_launch<__nv_bfloat16, HEAD_PACK, 1, 2, true>(
+        c, d->data, n->dgain, n->x->data, n->rstd, n->gain, &t);
 }

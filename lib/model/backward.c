@@ -212,9 +212,13 @@ attention_bwd(struct pass *p, int i)
                   query = pass_act(p, l->q, q), key = pass_act(p, l->key, kv),
                   value = pass_act(p, l->value, kv);
     pass_rotate_again(p, i);
-    op_attention_bwd(p->k, &dq, &dk, &dv, &dout, &out, l->lse, &query, &key, &value,
-                     p->delta, &p->heads);
-    qk_norm_rope_bwd(p, &dq, l->q_linear, l->rstd_q, ROLE_Q_NORM, i, c->heads);
+    struct matrix q_linear = pass_act(p, l->q_linear, q);
+    struct rope r = pass_rope(p, c->heads);
+    struct head_norm n = { gain_grad(p, ROLE_Q_NORM, i), &q_linear, l->rstd_q,
+                           pass_tensor(p, ROLE_Q_NORM, i)->w.data, &r };
+    op_attention_rope_bwd(p->k, &dq, &dk, &dv, &dout, &out, l->lse, &query, &key,
+                          &value, p->delta, &p->heads, &n);
+    pass_done(p, ROLE_Q_NORM, i);
     qk_norm_rope_bwd(p, &dk, l->k_linear, l->rstd_k, ROLE_K_NORM, i, c->kv_heads);
     dy = gradient_of(p, 3, p->dqkv, qkv, i);
     linears_dx(p, 3, p->dn, &dy, qkv, i);

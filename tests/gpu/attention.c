@@ -77,13 +77,12 @@ take_bytes(const void *p, size_t bytes)
     return x;
 }
 
-/* Two runs give the same bytes. */
 static void
 check_same(const char *what, const char *name, const void *a, const void *b,
            size_t bytes)
 {
     void *x = take_bytes(a, bytes), *y = take_bytes(b, bytes);
-    CHECK_SAY(memcmp(x, y, bytes) == 0, "%s: %s differs the second time", name, what);
+    CHECK_SAY(memcmp(x, y, bytes) == 0, "%s: %s", name, what);
     free(x);
     free(y);
 }
@@ -179,8 +178,9 @@ check_case(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
                    i == OUT   ? limit.out
                    : i == LSE ? limit.lse
                               : limit.grad);
-        check_same(result_name[i], name, got[0][i], got[1][i],
-                   n[i] * (i == LSE ? 4 : bytes));
+        char twice[64];
+        snprintf(twice, sizeof twice, "%s differs the second time", result_name[i]);
+        check_same(twice, name, got[0][i], got[1][i], n[i] * (i == LSE ? 4 : bytes));
         free(x);
         free(want[i]);
         kernels_free(gpu, got[0][i]);
@@ -246,6 +246,94 @@ check_columns(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim
     kernels_free(gpu, out);
     kernels_free(gpu, alone);
     kernels_free(gpu, all);
+    free_inputs(&in);
+}
+
+/* Attention's gradients and that of the norm of queries: the bits of both operations, and
+ * other columns are unchanged. */
+static void
+check_rope(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
+           enum documents kind, size_t gap)
+{
+    char name[128];
+    size_t bytes = dtype_bits(act) / 8, q = query * dim, k = kv * dim;
+    size_t row = q + 2 * k + gap;
+    int32_t *first = make_first(tokens, kind), *position = malloc(tokens * 4);
+    NEED(position);
+    snprintf(name, sizeof name, "rope, %s, %zu tokens, %zu/%zu x %zu, %s, %zu columns",
+             act == DT_F32 ? "f32" : "bf16", tokens, query, kv, dim,
+             documents_name[kind], row);
+    pair_begins(name);
+    for (size_t t = 0; t < tokens; t++)
+        position[t] = (int32_t)t - first[t];
+    struct heads h = { tokens, 0, query, kv, dim, first, kind == EVEN ? EACH : 0 };
+    struct inputs in = make_inputs(&h, tokens, act);
+    float *turns = malloc(tokens * dim * sizeof *turns);
+    float *gain = pair_random(dim, 1, DT_F32, 7);
+    NEED(turns);
+    for (size_t i = 0; i < tokens * dim; i++) {
+        float angle =
+            (float)(i / dim) * powf(1e4F, -(float)(2 * (i % (dim / 2))) / (float)dim);
+        turns[i] = i % dim < dim / 2 ? cosf(angle) : sinf(angle);
+    }
+    h.first = pair_bytes(first, tokens * sizeof *first);
+    struct rope r = { pair_bytes(turns, tokens * dim * sizeof *turns),
+                      pair_bytes(position, tokens * 4), query, dim, 1e-6F };
+    float *gpu_gain = pair_bytes(gain, dim * sizeof *gain);
+    float *lse = pair_poisoned(query * tokens * 4),
+          *work = pair_poisoned(query * tokens * 4);
+    float *rstd = pair_poisoned(query * tokens * 4), *dgain[2];
+    void *out = pair_poisoned(tokens * q * bytes),
+         *rotated = pair_poisoned(tokens * q * bytes);
+    char *all[2];
+    struct matrix x = kernels_act(gpu, in.device[0], tokens, q),
+                  y = kernels_act(gpu, rotated, tokens, q),
+                  dout = kernels_act(gpu, in.device[3], tokens, q),
+                  o = kernels_act(gpu, out, tokens, q),
+                  key = kernels_act(gpu, in.device[1], tokens, k),
+                  value = kernels_act(gpu, in.device[2], tokens, k);
+    op_qk_norm_rope(gpu, &y, rstd, &x, gpu_gain, &r);
+    op_attention(gpu, &o, lse, &y, &key, &value, &h);
+    for (int i = 0; i < 2; i++) {
+        float zero[256] = { 0 };
+        NEED(dim <= 256);
+        all[i] = pair_poisoned(tokens * row * bytes);
+        dgain[i] = pair_bytes(zero, dim * sizeof *zero);
+        struct matrix m = kernels_act(gpu, all[i], tokens, row),
+                      dq = matrix_cols(&m, 0, q), dk = matrix_cols(&m, q, k),
+                      dv = matrix_cols(&m, q + k, k);
+        struct head_norm n = { dgain[i], &x, rstd, gpu_gain, &r };
+        if (i == 0) {
+            op_attention_bwd(gpu, &dq, &dk, &dv, &dout, &o, lse, &y, &key, &value, work,
+                             &h);
+            op_qk_norm_rope_bwd(gpu, &dq, dgain[i], &x, rstd, gpu_gain, &r);
+        } else {
+            op_attention_rope_bwd(gpu, &dq, &dk, &dv, &dout, &o, lse, &y, &key, &value,
+                                  work, &h, &n);
+        }
+    }
+    check_same("gradients differ from those of two operations", name, all[0], all[1],
+               tokens * row * bytes);
+    check_same("dgain differs from that of two operations", name, dgain[0], dgain[1],
+               dim * sizeof *gain);
+    void *const host[] = { first, position, turns, gain };
+    void *const device[] = { (void *)(uintptr_t)h.first,
+                             (void *)(uintptr_t)r.table,
+                             (void *)(uintptr_t)r.position,
+                             gpu_gain,
+                             lse,
+                             work,
+                             rstd,
+                             out,
+                             rotated };
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        kernels_free(gpu, device[i]);
+    for (int i = 0; i < 2; i++) {
+        kernels_free(gpu, all[i]);
+        kernels_free(gpu, dgain[i]);
+    }
     free_inputs(&in);
 }
 
@@ -331,7 +419,8 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from)
     float *y = pair_get(out_lse[0], DT_F32, QUERY * tokens);
     check_near("out", name, x, want, in.n[0], 0, limit.out);
     check_near("lse", name, y, lse, QUERY * tokens, 0, limit.lse);
-    check_same("out", name, out[0], out[1], in.n[0] * dtype_bits(act) / 8);
+    check_same("out differs the second time", name, out[0], out[1],
+               in.n[0] * dtype_bits(act) / 8);
     free(x);
     free(y);
     free(want);
@@ -380,6 +469,9 @@ check_all(enum dtype act)
     check_columns(act, 77, 3, 1, 40, 0);
     if (!pair_few)
         check_columns(act, 512, 4, 2, 128, 256); // cuDNN may be used
+    check_rope(act, 330, 4, 2, 128, ODD, 8);
+    check_rope(act, 131, 2, 1, 128, ONE, 1); // no vectors of 16 bytes
+    check_rope(act, 70, 3, 1, 64, ONE, 0);
     if (!pair_small) {
         // More tiles than run at once: they are sorted.
         check_case(act, 2500, 4, 2, 128, ONE);
