@@ -272,8 +272,8 @@ check_rope(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
     float *gain = pair_random(dim, 1, DT_F32, 7);
     NEED(angles);
     for (size_t i = 0; i < tokens * dim; i++) {
-        float angle =
-            (float)(i / dim) * powf(1e4F, -(float)(2 * (i % (dim / 2))) / (float)dim);
+        size_t token = i / dim, pair = i % (dim / 2);
+        float angle = (float)token * powf(1e4F, -(float)(2 * pair) / (float)dim);
         angles[i] = i % dim < dim / 2 ? cosf(angle) : sinf(angle);
     }
     h.first = pair_bytes(first, tokens * sizeof *first);
