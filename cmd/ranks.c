@@ -453,6 +453,17 @@ gather(void *ctx, void *all, size_t each)
     return rc == 0;
 }
 
+static void
+check_exchange(void)
+{
+    const char *way = getenv("NIBBLE_EXCHANGE");
+    char q[TEXT_QUOTE];
+    if (way && *way && strcmp(way, "copies") != 0 && strcmp(way, "nccl") != 0)
+        die(EXIT_TROUBLE,
+            "NIBBLE_EXCHANGE=%s: want copies or nccl, by which ranks exchange",
+            text_quote(q, way, strlen(way)));
+}
+
 void
 ranks_join_gpus(struct kernels *k, bool verbose)
 {
@@ -461,6 +472,7 @@ ranks_join_gpus(struct kernels *k, bool verbose)
     char why[512] = "";
     if (!self.joined || !self.gpus)
         return;
+    check_exchange();
     ranks_meet(0);
     ranks_begin_work();
     int copies = kernels_join_copies(k, &all, why, sizeof why);

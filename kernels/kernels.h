@@ -266,7 +266,7 @@ void kernels_recorded(struct kernels *k, bool repeats);
 
 /* ---- several ranks ------------------------------------------------------------------------ */
 
-/* To rank q, and from it, the q-th of a row of these; none of the two may be of no bytes. */
+/* To rank q, and from it, the q-th of a row of these; either may be of 0 bytes. */
 struct transfer {
     const void *from;
     void *to;

@@ -466,9 +466,8 @@ op_attention_rope_bwd(struct kernels *k, const struct matrix *dq,
                       const struct heads *h, const struct head_norm *n)
 {
     assert(n->rope->heads == h->query && n->rope->dim == h->dim);
-    if (k->op->attention_rope_bwd && k->err->kind == ERR_NONE &&
-        k->op->attention_rope_bwd(k, dq, dkey, dvalue, dout, out, lse, q, key, value,
-                                  work, h, n)) {
+    if (TRY(k, attention_rope_bwd, dq, dkey, dvalue, dout, out, lse, q, key, value,
+            work, h, n)) {
         count_attention(k, h, 2);
         return;
     }

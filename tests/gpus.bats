@@ -118,6 +118,14 @@ torch() {
 }
 
 # bats test_tags=long
+@test "ranks to which no gradient belongs" {
+    emulated
+    local counts=14 passes=14
+    export NIBBLE_EMULATE_GPUS=14
+    same "$IN/small.ckpt" --train-last-layers 1
+}
+
+# bats test_tags=long
 @test "f32, FP8, NVFP4 activations, recomputing and released gradients make no difference" {
     emulated
     counts=2 passes=2
@@ -163,6 +171,27 @@ END
     wait "${id[2]}"
     grep -q 'GPUs exchange by NCCL; not by copies: rank 1: NIBBLE_EXCHANGE is nccl' said.0
     cmp one.ckpt some.ckpt
+}
+
+# bats test_tags=long
+@test "a rank that cannot map what another one receives into ends all" {
+    emulated
+    local i id=() nth=5 ended=
+    port=$(free_port)
+    for i in 0 1 2; do
+        env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
+            NIBBLE_EMULATE_IPC_FAIL=$((i == 1 ? nth : 0)) timeout 100 trainstep --device cuda -d "$IN/ids.tok" -n 1 \
+            --accum 6 -o some.ckpt "$IN/wide.ckpt" >/dev/null 2>said.$i </dev/null 3>&- &
+        id+=($!)
+    done
+    for i in 0 1 2; do
+        local status=0
+        wait "${id[i]}" || status=$?
+        ended+="$status "
+    done
+    [ "$ended" = "2 2 2 " ]
+    grep -q '^trainstep: rank 1: cuda:1: cudaIpcOpenMemHandle (NIBBLE_EXCHANGE=nccl exchanges without it): ' said.1
+    [ ! -e some.ckpt ]
 }
 
 # bats test_tags=long
@@ -327,6 +356,7 @@ time.sleep(60)" >port 3>&- &
     refuse -2 "none.tok: No such file" trainstep --gpus 2 -q -d none.tok --accum 2 m.ckpt
     NIBBLE_EXCHANGE=nccl NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
     cmp "$IN/small.ckpt" m.ckpt
+    NIBBLE_EXCHANGE=mccl refuse -2 "NIBBLE_EXCHANGE=mccl: want copies or nccl" gpus 2 -q --accum 2 m.ckpt
     # What NCCL says is passed on.
     NIBBLE_EXCHANGE=nccl NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
     [[ $output == *"NCCL: an exchange: unhandled system error: an emulated cable is loose"* ]]

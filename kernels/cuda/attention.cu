@@ -352,8 +352,8 @@ cuda_attention(struct kernels *k, const struct matrix *out, float *lse,
         run_forward<128>(c, out->data, lse, q->data, key->data, value->data, &v);
 }
 
-/* n: NULL, or its gradient comes from dQ in f32; false, and nothing is done, if the sizes
- * have no such way. */
+/* n: NULL, or dq becomes the gradient before that norm and rope, computed from dQ in f32;
+ * false if there is no kernel for these sizes: then nothing was done. */
 static bool
 gradients(struct cuda *c, const struct matrix *dq, const struct matrix *dkey,
           const struct matrix *dvalue, const struct matrix *dout,

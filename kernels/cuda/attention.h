@@ -48,8 +48,8 @@ void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *
                    const float *lse, const void *q, const void *key, const void *value,
                    const float *work, const struct view *v);
 /* The same in one pass, on sm_90, dim 128 and no past, with dQ in f32 between; false,
- * with the error set, without memory.  sums: NULL, or where dQ is told, which is then not
- * stored, and is there until the next cuda_scratch.  Workspace: bytes; 0: not for these
+ * with the error set, without memory.  sums: NULL, or it is set to where dQ is in f32, until
+ * the next cuda_scratch, and d->dq is not written.  Workspace: bytes; 0: not for these
  * sizes. */
 size_t attention_hopper_workspace(const struct heads *h);
 bool attention_hopper_bwd(struct cuda *c, const struct attention_grads *d,

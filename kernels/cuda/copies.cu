@@ -71,6 +71,8 @@ grow(struct copies *p, unsigned array)
     return true;
 }
 
+#define WITHOUT " (NIBBLE_EXCHANGE=nccl exchanges without it)"
+
 /* Where an array of the others is.  The first time all hosts tell each other. */
 static char **
 reach(struct cuda *c, struct copies *p, const struct exchanged *e)
@@ -83,11 +85,11 @@ reach(struct cuda *c, struct copies *p, const struct exchanged *e)
     if (!all || !there || !grow(p, e->array))
         err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
     else if (cuda_check(c, place_of(cuda_allocation(c, e->base), e->base, &all[own]),
-                        "cudaIpcGetMemHandle") &&
+                        "cudaIpcGetMemHandle" WITHOUT) &&
              p->of.gather(p->of.ctx, all, sizeof *all))
         for (unsigned q = 0; q < ranks; q++)
             if (q != own)
-                cuda_check(c, map(&all[q], &there[q]), "cudaIpcOpenMemHandle");
+                cuda_check(c, map(&all[q], &there[q]), "cudaIpcOpenMemHandle" WITHOUT);
     free(all);
     if (cuda_ready(c))
         return p->arrays[e->array] = there;
@@ -170,7 +172,7 @@ cuda_copies_transfer(struct cuda *c, struct copies *p, const struct exchanged *e
 
 /* ---- who can ------------------------------------------------------------------------ */
 
-/* What a rank says of itself. */
+/* What a rank tells the others. */
 struct self {
     char host[64], bus[32];
     char why[WHY - 32]; // it does not copy; empty: it can
@@ -271,7 +273,7 @@ agree(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
     return p->of.gather(p->of.ctx, found, WHY);
 }
 
-/* What keeps ranks from it; NULL: nothing.  In an error: what is not said. */
+/* The first reason that a rank found against it, in `found`; NULL: none.  In an error: "". */
 static const char *
 first_found(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
 {
@@ -290,23 +292,24 @@ cuda_copies_join(struct cuda *c, const struct company *of, char *why, size_t n)
     struct self *all = (struct self *)calloc(of->ranks, sizeof *all);
     char(*found)[WHY] = (char(*)[WHY])calloc(of->ranks, WHY);
     char **there = (char **)calloc(of->ranks, sizeof *there);
-    const char *none = "";
+    bool joined = false;
     if (p && all && found && there) {
         p->of = *of;
         p->there = there;
-        none = first_found(c, p, all, found);
+        const char *none = first_found(c, p, all, found);
         snprintf(why, n, "%s", none ? none : "");
+        joined = !none;
     } else {
         err_set(c->k.err, ERR_MEMORY, "out of memory for ranks");
         free(there);
     }
-    if (none) {
+    if (!joined) {
         cudaGetLastError(); // of what cannot be done
         cuda_copies_close(p);
     }
     free(all);
     free(found);
-    return none ? NULL : p;
+    return joined ? p : NULL;
 }
 
 /* What is mapped ends with the process. */

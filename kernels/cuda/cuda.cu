@@ -174,7 +174,7 @@ void *
 cuda_allocation(struct cuda *c, const void *p)
 {
     struct block *b = ((struct state *)c)->blocks;
-    while (b && (uintptr_t)p - (uintptr_t)b->p >= b->bytes)
+    while (b && b->p != p && (uintptr_t)p - (uintptr_t)b->p >= b->bytes) // 0, perhaps
         b = b->next;
     return b ? b->p : NULL;
 }

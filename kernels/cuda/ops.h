@@ -82,7 +82,7 @@ void cuda_qk_norm_rope_bwd(struct kernels *k, const struct matrix *d, float *dga
                            const struct rope *r);
 
 struct query_sums;
-/* The same, but of dQ in f32; d becomes the result.  False: not for these sizes. */
+/* The same, but the gradient is dQ in f32, and d is only written.  Fit: whether these sizes can. */
 bool cuda_rope_bwd_sums_fit(const struct matrix *d, const struct head_norm *n);
 void cuda_rope_bwd_sums(struct cuda *c, const struct matrix *d,
                         const struct query_sums *s, const struct head_norm *n);

@@ -360,8 +360,8 @@ own_rows(const struct weights *w, size_t i, const struct matrix *codes,
     return (size_t)s.count;
 }
 
-/* The bytes at which ranks' parts begin in an array of row i, of which so many elements are a
- * byte: the `array`-th of w->at. */
+/* The bytes at which ranks' parts begin in an array of row i with that number of elements a byte,
+ * in the `array`-th row of w->at. */
 static size_t *
 parts_of(struct weights *w, size_t i, size_t array, size_t elements)
 {

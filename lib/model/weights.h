@@ -12,8 +12,7 @@
 struct weights {
     struct net *n;
     bool quantize;
-    bool
-        expand; // products take `expanded`, codes are kept only where ranks exchange them
+    bool expand;   // products take `expanded`; codes are kept only for other ranks
     bool share;    // one tensor scale for q, k, v and for gate, up
     bool fp8;      // products take E4M3 where they can
     bool pack_fp8; // codes are kept, E4M3 is made of them before each product

@@ -8,6 +8,7 @@
 #include "tests/emulate/memory.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,15 @@ share(void *p, size_t bytes)
                                                                                   : -1;
 }
 
+/* NIBBLE_EMULATE_IPC_FAIL=N: the N-th handle that this process opens cannot be. */
+static bool
+fails(void)
+{
+    static long n;
+    const char *fail = getenv("NIBBLE_EMULATE_IPC_FAIL");
+    return fail && ++n == strtol(fail, NULL, 10);
+}
+
 /* NIBBLE_EMULATE_NO_IPC set: as in a container that refuses it. */
 cudaError_t
 cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
@@ -86,7 +96,7 @@ cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned flags)
     (void)flags;
     memcpy(&from, &handle, sizeof from);
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", from.pid, from.fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = fails() ? -1 : open(path, O_RDWR | O_CLOEXEC);
     *p = fd < 0 ? MAP_FAILED
                 : mmap(NULL, in_pages(from.bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
                        fd, 0);

@@ -268,16 +268,16 @@ check_rope(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
         position[t] = (int32_t)t - first[t];
     struct heads h = { tokens, 0, query, kv, dim, first, kind == EVEN ? EACH : 0 };
     struct inputs in = make_inputs(&h, tokens, act);
-    float *turns = malloc(tokens * dim * sizeof *turns);
+    float *angles = malloc(tokens * dim * sizeof *angles);
     float *gain = pair_random(dim, 1, DT_F32, 7);
-    NEED(turns);
+    NEED(angles);
     for (size_t i = 0; i < tokens * dim; i++) {
         size_t token = i / dim, pair = i % (dim / 2);
         float angle = (float)token * powf(1e4F, -(float)(2 * pair) / (float)dim);
-        turns[i] = i % dim < dim / 2 ? cosf(angle) : sinf(angle);
+        angles[i] = i % dim < dim / 2 ? cosf(angle) : sinf(angle);
     }
     h.first = pair_bytes(first, tokens * sizeof *first);
-    struct rope r = { pair_bytes(turns, tokens * dim * sizeof *turns),
+    struct rope r = { pair_bytes(angles, tokens * dim * sizeof *angles),
                       pair_bytes(position, tokens * 4), query, dim, 1e-6F };
     float *gpu_gain = pair_bytes(gain, dim * sizeof *gain);
     float *lse = pair_poisoned(query * tokens * 4),
@@ -316,7 +316,7 @@ check_rope(enum dtype act, size_t tokens, size_t query, size_t kv, size_t dim,
                tokens * row * bytes);
     check_same("dgain differs from that of two operations", name, dgain[0], dgain[1],
                dim * sizeof *gain);
-    void *const host[] = { first, position, turns, gain };
+    void *const host[] = { first, position, angles, gain };
     void *const device[] = { (void *)(uintptr_t)h.first,
                              (void *)(uintptr_t)r.table,
                              (void *)(uintptr_t)r.position,
