@@ -142,6 +142,7 @@ torch() {
     local variable words t=(--device cuda -n 1 --accum 6 -f -o some.ckpt "$IN/wide.ckpt")
     alone -q -n 1 --accum 6 -o one.ckpt "$IN/wide.ckpt" >/dev/null
     trainstep --diagnose | grep -q '^exchange of ranks.by copies, over NVLink$'
+    NIBBLE_EXCHANGE=nccl trainstep --diagnose | grep -q '^exchange of ranks.by NCCL: NIBBLE_EXCHANGE is nccl$'
     NIBBLE_EMULATE_NO_NVLINK=1 trainstep --diagnose | grep -q '^exchange of ranks.by NCCL: no NVLink from cuda:0 to cuda:1$'
     NIBBLE_NCCL=/none gpus 2 -v "${t[@]:2}" >/dev/null 2>said
     [ "$(grep -c "GPUs exchange by copies into each other's memory" said)" -eq 1 ]

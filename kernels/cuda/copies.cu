@@ -179,9 +179,8 @@ struct self {
     struct place flags;
 };
 
-/* Why copies must not be used; NULL: they may. */
-static const char *
-refused(void)
+const char *
+cuda_copies_refused(void)
 {
     const char *chosen = getenv("NIBBLE_EXCHANGE"), *off = getenv("NCCL_P2P_DISABLE");
     if (chosen && strcmp(chosen, "nccl") == 0)
@@ -215,7 +214,7 @@ static void
 describe(struct cuda *c, struct copies *p, struct self *own)
 {
     size_t bytes = FLAGS * p->of.ranks * sizeof *p->flags;
-    const char *why = refused();
+    const char *why = cuda_copies_refused();
     name_host(own->host, sizeof own->host);
     if (!why && !find_driver(p))
         why = "the driver has no flags in streams";

@@ -648,6 +648,12 @@ static void
 print_exchange(int n, line_fn *line, void *ctx)
 {
     char text[64];
+    const char *refused = cuda_copies_refused();
+    if (refused) {
+        snprintf(text, sizeof text, "by NCCL: %s", refused);
+        line(ctx, "exchange of ranks", text);
+        return;
+    }
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++)
             if (i != k && !cuda_has_nvlink(i, k)) {

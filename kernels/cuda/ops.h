@@ -37,6 +37,8 @@ struct copies *cuda_copies_join(struct cuda *c, const struct company *of, char *
 void cuda_copies_transfer(struct cuda *c, struct copies *p, const struct exchanged *e,
                           size_t n);
 void cuda_copies_close(struct copies *p);
+/* Why the environment does not want copies; NULL: it does not say. */
+const char *cuda_copies_refused(void);
 /* Whether NVLink joins two devices: it alone has atomics between them.  Without it NCCL knows
  * better which way is fast, and which is safe. */
 bool cuda_has_nvlink(int from, int to);

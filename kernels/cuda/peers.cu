@@ -289,7 +289,8 @@ cuda_transfer(struct kernels *k, unsigned ranks, const struct exchanged *e, size
     cuda_mark(c, "exchange");
 }
 
-/* All is done where all is well, and what is not must not be waited for. */
+/* All is done where all is well.  What is not must not be waited for: NCCL is told so; a queue that
+ * waits for a copy ends with the process, which does not come here after an error. */
 void
 cuda_peers_close(struct cuda *c)
 {
