@@ -500,7 +500,7 @@ config_of()
         -e 's/\("tie_word_embeddings": \)[a-z]*/\1'"$tied/" "$here/qwen3-4b-config.json"
 }
 
-# One model at a time: a checkpoint of 14B is 57 GB.
+# One model at a time: a checkpoint of 14B is 61 GB.
 part_large()
 {
     local one shape of gpus where model=large vocab=151936
