@@ -493,7 +493,7 @@ config_of()
     8b) hidden=4096 ffn=12288 layers=36 heads=32 ;;
     14b) hidden=5120 ffn=17408 layers=40 heads=40 ;;
     32b) hidden=5120 ffn=25600 layers=64 heads=64 ;;
-    *) fail "LARGE: $1: no such shape: 8b, 14b or 32b" && return 1 ;;
+    *) fail "LARGE: $1: no such shape: 8b, 14b or 32b" >&2 && return 1 ;;
     esac
     sed -e 's/\("hidden_size": \)[0-9]*/\1'"$hidden/" -e 's/\("intermediate_size": \)[0-9]*/\1'"$ffn/" \
         -e 's/\("num_hidden_layers": \)[0-9]*/\1'"$layers/" -e 's/\("num_attention_heads": \)[0-9]*/\1'"$heads/" \
