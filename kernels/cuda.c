@@ -47,7 +47,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
                             .expands = act == DT_BF16,
                             .any_order = any_order,
                             .transposes = true,
-                            .fixed = WORKSPACE + PARTIALS + EXPANDED,
+                            .fixed = WORKSPACE + PARTIALS + EXCHANGE + EXPANDED,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
                             .fp4 = FP4_EXPANDED,
                             .fp4_sums = 128U << 20 }; // 3,000 tokens of 4B

@@ -123,6 +123,22 @@ struct attend {
     const size_t *past;              // tokens before; only past / ATTEND_STEP matters
 };
 
+/* All layers of one token. */
+enum { LAYER_WEIGHTS = 7 };
+struct layer_step {
+    struct matrix w[LAYER_WEIGHTS]; // q, k, v, o, gate, up, down
+    const float *input_gain, *mid_gain, *q_gain, *k_gain;
+    void *key, *value; // cache: (more than the tokens before, K * D)
+};
+struct layer_steps {
+    const struct layer_step *layer;
+    size_t layers, query, kv, dim; // H, K, D
+    const float *table;            // as in struct rope
+    float eps;
+    const int32_t *position; // tokens before
+    size_t past;             // the same on the host; only past / ATTEND_STEP matters
+};
+
 /* What is learnt from another model's logits, numerics.md 11: a row's loss is (1 - share) ce
  * + share temperature^2 kl. */
 struct distill {
@@ -349,6 +365,9 @@ bool op_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matr
 bool op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
                const struct matrix *key, const struct matrix *value,
                const struct attend *a);
+/* What the operations above make of one token's x, (1, C), through all layers: y, (1, C). */
+bool op_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
+               const struct layer_steps *l);
 /* dx = sum of dy_i w[i] + c, where dy_i are columns of dy, (T, sum of out_i), in the order of
  * the weights; c: NULL, dx, or another. */
 void op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,

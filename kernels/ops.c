@@ -343,6 +343,20 @@ op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
     return done;
 }
 
+bool
+op_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
+          const struct layer_steps *l)
+{
+    assert(is_act(k, y, 1, x->cols) && is_act(k, x, 1, x->cols));
+    bool done = TRY(k, layers, y, x, l);
+    for (size_t i = 0; done && i < l->layers; i++) {
+        const struct heads one = { 1, l->past, l->query, l->kv, l->dim, NULL, 0 };
+        count_product(k, 1, l->layer[i].w, LAYER_WEIGHTS);
+        count_attention(k, &one, 1);
+    }
+    return done;
+}
+
 void
 op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,
              const struct matrix *dy, const struct matrix *w, const struct matrix *c)

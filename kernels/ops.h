@@ -51,6 +51,8 @@ struct ops {
     bool (*attend)(struct kernels *k, const struct matrix *out, const struct matrix *q,
                    const struct matrix *key, const struct matrix *value,
                    const struct attend *a);
+    bool (*layers)(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                   const struct layer_steps *l);
     void (*linear_dx)(struct kernels *k, size_t n, const struct matrix *dx,
                       const struct matrix *dy, const struct matrix *w,
                       const struct matrix *c);

@@ -7,17 +7,15 @@
  * asked for before the token's own key is known, which with 256 keys is all of them.
  * The block adds up its warps, and a second kernel the slices, where there are more than
  * one.  Slices depend on the length of the sequence alone. */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attend.h"
 #include "kernels/cuda/ops.h"
 
 enum {
-    ROWS = 16, // max. query heads of a kv head
-    KEYS = 16, // per warp and step
-    WARPS = 8,
-    DEPTH = 2,       // stages: pieces of a warp in shared memory
-    SLICE = 256,     // min. keys of a slice: all of its pieces are in flight
-    UNIT = 64,       // the keys of a slice are a multiple
-    BLOCKS = 128,    // target number of blocks of a sequence; max. slices
+    ROWS = ATTEND_ROWS,
+    KEYS = ATTEND_KEYS,
+    WARPS = ATTEND_WARPS,
+    DEPTH = 2, // stages: pieces of a warp in shared memory; all of the least slice
+    BLOCKS = ATTEND_BLOCKS,
     FIXED = 6 << 10, // bytes of shared memory besides the stages, at most
 };
 
@@ -39,18 +37,6 @@ struct slices {
     float *out, *max, *sum;
 };
 
-struct cut {
-    int n, keys; // slices, and keys of each
-};
-
-static __host__ __device__ __forceinline__ struct cut
-cut_of(int keys, int limit)
-{
-    int each = ((keys + limit - 1) / limit + UNIT - 1) / UNIT * UNIT;
-    each = each > SLICE ? each : SLICE;
-    return { (keys + each - 1) / each, each };
-}
-
 /* The most slices of as many tokens before, or up to the next multiple of ATTEND_STEP. */
 static int
 most_slices(int past, int limit)
@@ -63,45 +49,20 @@ most_slices(int past, int limit)
 template <int DIM>
 constexpr uint32_t attend_shared = 4 * WARPS *DEPTH *KEYS *DIM;
 
-/* A head's cosines, sines and gains that a lane needs: of dimensions lane + 32 p and
- * those DIM / 2 on. */
-template <int DIM>
-struct angles {
-    float cosine[DIM / 64], sine[DIM / 64];
-
-    __device__ __forceinline__
-    angles(const float *table, int lane)
-    {
-#pragma unroll
-        for (int p = 0; p < DIM / 64; p++) {
-            cosine[p] = table[lane + 32 * p];
-            sine[p] = table[DIM / 2 + lane + 32 * p];
-        }
-    }
-};
-
-/* A warp norms a head and rotates it. */
 template <int DIM>
 static __device__ __forceinline__ void
 turn_head(bf16 *to, const bf16 *from, const float *gain, const struct angles<DIM> &at,
           float eps, int lane)
 {
-    float a[DIM / 64], b[DIM / 64], sum = 0;
+    float a[DIM / 64], b[DIM / 64], g[2][DIM / 64];
 #pragma unroll
     for (int p = 0; p < DIM / 64; p++) {
         a[p] = to_f32(from[lane + 32 * p]);
         b[p] = to_f32(from[DIM / 2 + lane + 32 * p]);
-        sum = fmaf(a[p], a[p], fmaf(b[p], b[p], sum));
+        g[0][p] = gain[lane + 32 * p];
+        g[1][p] = gain[DIM / 2 + lane + 32 * p];
     }
-    float s = 1 / sqrtf(warp_sum(sum) / (float)DIM + eps);
-#pragma unroll
-    for (int p = 0; p < DIM / 64; p++) {
-        float first = a[p] * s * gain[lane + 32 * p];
-        float second = b[p] * s * gain[DIM / 2 + lane + 32 * p];
-        to[lane + 32 * p] = from_f32<bf16>(first * at.cosine[p] - second * at.sine[p]);
-        to[DIM / 2 + lane + 32 * p] =
-            from_f32<bf16>(second * at.cosine[p] + first * at.sine[p]);
-    }
+    turn_head<DIM>(to, a, b, g, at, eps, lane);
 }
 
 template <int DIM>

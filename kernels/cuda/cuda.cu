@@ -476,6 +476,7 @@ static const struct ops cuda_ops = {
     .norm_linear = cuda_norm_linear,
     .norm_swiglu = cuda_norm_swiglu,
     .attend = cuda_attend,
+    .layers = cuda_layers,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
     .embed = cuda_embed,
@@ -549,6 +550,7 @@ alloc_buffers(struct cuda *c)
         return false;
     c->q.workspace = cuda_alloc(k, MEMORY_OTHER, WORKSPACE);
     c->q.partials = (float *)cuda_alloc(k, MEMORY_OTHER, PARTIALS);
+    c->exchange = (char *)cuda_alloc(k, MEMORY_OTHER, EXCHANGE);
     c->q.expanded = cuda_alloc(k, MEMORY_OTHER, EXPANDED);
     c->one_zero = (float *)cuda_alloc(k, MEMORY_OTHER, 256 * sizeof(float));
     if (!cuda_check(c, cudaMallocHost(&c->stages, (size_t)STAGES * STAGE_BYTES),
@@ -561,6 +563,11 @@ alloc_buffers(struct cuda *c)
             return false;
     if (getenv("NIBBLE_CUDA_TIMES"))
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
+    if (c->exchange) // see layers.cu
+        cuda_check(c, cudaMemsetAsync(c->exchange, 0xff, EXCHANGE, c->q.stream),
+                   "cudaMemset") &&
+            cuda_check(c, cudaMemsetAsync(c->exchange, 0, 4096, c->q.stream),
+                       "cudaMemset");
     const float one_zero[2] = { 1, 0 };
     if (c->one_zero)
         cuda_upload(k, c->one_zero, one_zero, sizeof one_zero);

@@ -63,6 +63,7 @@ struct cuda {
     struct trace *trace; // NULL: no profiling
     struct plan *plans;
     size_t n_plans, cap_plans;
+    char *exchange;              // EXCHANGE bytes, of layers.cu
     struct recording *recording; // NULL: none yet
     struct peers *peers;         // NULL: no other ranks
     int attends; // head width for which attend may use its shared memory

@@ -122,8 +122,8 @@ by_rows(struct cuda *c, const struct job &j, enum dtype dtype)
 
 /* ---- dispatch -------------------------------------------------------------------- */
 
-static struct division
-division_of(unsigned tiles, unsigned units, enum dtype dtype)
+struct division
+cuda_gemv_division(unsigned tiles, unsigned units, enum dtype dtype)
 {
     // So few tiles would leave SMs idle, or some with twice as many as others.
     bool few = dtype == DT_NVFP4 && tiles <= 200 && units >= 12;
@@ -146,7 +146,7 @@ by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
     if (j.gated)
         j.tiles = blocks_of(j.part[0].out, ROWS / 2);
     unsigned units = blocks_of(j.in, columns);
-    struct division d = division_of(j.tiles, units, dtype);
+    struct division d = cuda_gemv_division(j.tiles, units, dtype);
     size_t bytes = (size_t)((units + d.split - 1) / d.split) * columns * 2;
     if (j.tokens == 1 && bytes <= STAGED)
         cuda_gemv_one(c, j, dtype, d, bytes);

@@ -64,6 +64,10 @@ bool cuda_attend(struct kernels *k, const struct matrix *out, const struct matri
                  const struct matrix *key, const struct matrix *value,
                  const struct attend *a);
 
+/* layers.cu */
+bool cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
+                 const struct layer_steps *l);
+
 void cuda_embed(struct kernels *k, const struct matrix *y, const struct matrix *w,
                 const int32_t *ids);
 void cuda_embed_dw(struct kernels *k, const struct matrix *dw, const struct matrix *dy,

@@ -119,6 +119,18 @@ bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
                  : "memory");
 }
 
+/* The same of what is not read again soon: other lines stay in L2. */
+static __device__ __forceinline__ void
+bulk_load_once(void *to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
 /* Proxy fence: makes this thread's shared memory writes visible to later bulk
  * stores. */
 static __device__ __forceinline__ void
@@ -562,6 +574,40 @@ static __device__ __forceinline__ void
 store_release(int *p, int v)
 {
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+/* Loads and stores that other blocks of the running kernel see: they go to L2, and a
+ * load is made each time that it is asked for. */
+static __device__ __forceinline__ uint4
+load_exchanged16(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ uint32_t
+load_exchanged4(const void *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void
+store_exchanged4(void *p, uint32_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+/* Barrier of some warps of a block: `threads` of them with this number, 1 to 15. */
+static __device__ __forceinline__ void
+barrier_of(int number, int threads)
+{
+    asm volatile("barrier.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 #endif

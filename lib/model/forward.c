@@ -2,6 +2,8 @@
 /* forward: from token ids to the normed output of the last layer. */
 #include "lib/model/pass.h"
 
+#include <stdlib.h>
+
 static const float *
 gain(const struct pass *p, enum role role, int layer)
 {
@@ -306,6 +308,54 @@ pass_layer(struct pass *p, int i, void *key, void *value, void *out)
     to_mid(p, i, key, value);
     struct matrix x = swiglu(p, i);
     linear(p, out, &x, ROLE_DOWN, i, p->layer[i].mid);
+}
+
+/* One token's way through layer i as part of that through all of them; false: something wants
+ * to see what is made in between. */
+static bool
+layer_step(struct pass *p, int i, struct layer_step *step)
+{
+    static const enum role role[LAYER_WEIGHTS] = { ROLE_Q,    ROLE_K,  ROLE_V,   ROLE_O,
+                                                   ROLE_GATE, ROLE_UP, ROLE_DOWN };
+    for (size_t w = 0; w < LAYER_WEIGHTS; w++) {
+        if (!may_fuse(p, role[w], i))
+            return false;
+        step->w[w] = pass_tensor(p, role[w], i)->w;
+    }
+    step->input_gain = gain(p, ROLE_INPUT_NORM, i);
+    step->mid_gain = gain(p, ROLE_POST_NORM, i);
+    step->q_gain = gain(p, ROLE_Q_NORM, i);
+    step->k_gain = gain(p, ROLE_K_NORM, i);
+    step->key = p->each[0]->key[i];
+    step->value = p->each[0]->value[i];
+    return true;
+}
+
+bool
+pass_layers(struct pass *p)
+{
+    const struct config *c = p->c;
+    bool done = p->each && p->tokens == 1 && !p->n->layer;
+    struct layer_step *step = done ? calloc(c->layers, sizeof *step) : NULL;
+    done = step != NULL;
+    for (uint32_t i = 0; i < c->layers && done; i++)
+        done = layer_step(p, (int)i, &step[i]);
+    if (done) {
+        const struct layer_steps all = { .layer = step,
+                                         .layers = c->layers,
+                                         .query = c->heads,
+                                         .kv = c->kv_heads,
+                                         .dim = c->head_dim,
+                                         .table = p->n->rope,
+                                         .eps = (float)c->rms_eps,
+                                         .position = p->position,
+                                         .past = p->each[0]->used };
+        struct matrix x = pass_act(p, pass_layer_input(p, 0), c->hidden),
+                      y = pass_act(p, pass_layer_input(p, c->layers), c->hidden);
+        done = op_layers(p->k, &y, &x, &all);
+    }
+    free(step);
+    return done;
 }
 
 void *

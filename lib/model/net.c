@@ -146,7 +146,8 @@ static void
 forward(struct pass *p)
 {
     pass_embed(p);
-    for (uint32_t i = 0; i < p->c->layers; i++) {
+    bool done = pass_layers(p);
+    for (uint32_t i = 0; i < p->c->layers && !done; i++) {
         struct layer_acts *l = &p->layer[i];
         if (p->n->layer)
             p->n->layer(p->n->ctx, i);

@@ -131,6 +131,9 @@ void pass_embed(struct pass *p);
 /* Layer i to `out`, which may be its input.  key, value: (past + T, K), of which the past is
  * there. */
 void pass_layer(struct pass *p, int i, void *key, void *value, void *out);
+/* The same of one token of a step and all layers; false: the device has no such operation, and
+ * nothing was done. */
+bool pass_layers(struct pass *p);
 /* The same up to the products of gate and up, which the backward pass computes again. */
 void pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value);
 /* Where layer i has its input; the last one's output is p->out. */

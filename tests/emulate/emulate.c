@@ -23,12 +23,13 @@ enum { STACK = 128 << 10 };
 enum {
     LANES = 32,
     MAX_THREADS = 1024, // of a block
-    MAX_WARPS = 128,    // of a cluster
+    MAX_WARPS = 192,    // of a cluster
     MAX_CLUSTER = 8,
     WORD = 64,      // bits
     COPIES = 256,   // in flight, per thread
-    BULKS = 64,     // bulk copies in flight, per block
+    BULKS = 512,    // bulk copies in flight, per block
     MBARRIERS = 64, // mbarriers of a block
+    NUMBERS = 16,   // of barriers of some warps
     VARIABLES = 64, // in shared memory
     GUARD = 4096,
     DYNAMIC = 1024,            // offset of dynamic shared memory
@@ -91,7 +92,7 @@ struct bulk {
 };
 
 struct block { // a block of the cluster
-    struct barrier barrier;
+    struct barrier barrier, numbered[NUMBERS];
     struct mbarrier mbarrier[MBARRIERS];
     struct bulk bulk[BULKS];
     unsigned n_bulk;
@@ -116,6 +117,7 @@ static struct {
     uint64_t ready[MAX_WARPS / WORD]; // a bit for each warp
     unsigned blocks, warps, alive;
     unsigned arrived, phase; // of the cluster's barrier
+    bool stored;             // for other blocks, since pollers were last woken
     size_t used;             // of shared memory
     struct variable variable[VARIABLES];
     unsigned n_variables;
@@ -318,6 +320,52 @@ release(struct block *p)
         make_ready(&p->warp[i], b->waits[i]);
     memset(b, 0, sizeof *b);
     return true;
+}
+
+void
+emulate_numbered(unsigned number, unsigned threads)
+{
+    struct fiber *f = self();
+    struct block *p = f->warp->block;
+    struct barrier *b = &p->numbered[number % NUMBERS];
+    if (number >= NUMBERS || threads % LANES)
+        emulate_fail("barrier.sync %u of %u threads", number, threads);
+    b->waits[f->warp->in] |= 1U << f->lane;
+    if (++b->arrived < threads) {
+        wait_at("barrier.sync of some warps");
+        return;
+    }
+    b->waits[f->warp->in] &= ~(1U << f->lane);
+    for (unsigned i = 0; i < p->warps; i++)
+        make_ready(&p->warp[i], b->waits[i]);
+    memset(b, 0, sizeof *b);
+}
+
+static const char polls[] = "a load that is repeated";
+
+void
+emulate_poll(void)
+{
+    wait_at(polls);
+}
+
+void
+emulate_stored(void)
+{
+    now.stored = true;
+}
+
+/* Nobody can run: pollers look again, if there is anything new. */
+static bool
+wake_pollers(void)
+{
+    if (!now.stored)
+        return false;
+    now.stored = false;
+    for (unsigned i = 0; i < now.warps * LANES; i++)
+        if (fibers[i].waits == polls && fibers[i].warp->alive >> fibers[i].lane & 1)
+            make_ready(fibers[i].warp, 1U << fibers[i].lane);
+    return ready_warp() != NULL;
 }
 
 void
@@ -993,6 +1041,7 @@ make_block(struct block *p, unsigned warp, struct emulate_xyz block)
     const struct emulate_launch *l = now.launch;
     struct emulate_xyz at = { 0, 0, 0 };
     memset(&p->barrier, 0, sizeof p->barrier);
+    memset(p->numbered, 0, sizeof p->numbered);
     memset(p->mbarrier, 0, sizeof p->mbarrier);
     p->n_bulk = 0;
     p->groups = 0;
@@ -1047,7 +1096,9 @@ run_cluster(struct emulate_xyz block)
         now.alive += now.block[i].threads;
     }
     now.warps = warps;
-    switch_to(NULL, next_of(NULL), false);
+    do
+        switch_to(NULL, next_of(NULL), false);
+    while (now.alive && wake_pollers());
     if (now.alive)
         deadlock();
 }

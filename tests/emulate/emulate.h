@@ -68,7 +68,7 @@ struct emulate_launch {
     const void *kernel; // NULL: unknown
     struct emulate_xyz blocks, threads;
     size_t shared;    // dynamic shared memory per block, bytes
-    unsigned cluster; // blocks per cluster, along x
+    unsigned cluster; // blocks per cluster, along x; of a cooperative launch all of them
     void (*body)(void *);
     void *with;
 };
@@ -100,6 +100,11 @@ unsigned emulate_lane(void);
 
 /* Block barrier.  All threads must call it with the same line. */
 void emulate_barrier(const char *what, int line);
+/* Barrier of `threads` threads of the block. */
+void emulate_numbered(unsigned number, unsigned threads);
+/* Wait until nobody else can run, and something was stored for other blocks. */
+void emulate_poll(void);
+void emulate_stored(void);
 void emulate_cluster_arrive(void);
 void emulate_cluster_wait(void);
 

@@ -86,7 +86,7 @@ emulate_device(void)
         snprintf(p.name, sizeof p.name, "emulation on the CPU, no GPU");
         p.totalGlobalMem = all_memory;
         p.sharedMemPerBlockOptin = (small ? 99U : 227U) << 10;
-        p.multiProcessorCount = 4;
+        p.multiProcessorCount = 8;
         p.major = small ? 12 : sm && strcmp(sm, "80") == 0 ? 8 : 9;
     }
     return &p;

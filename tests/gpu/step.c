@@ -304,23 +304,18 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
 
 /* Layers of Qwen3-4B's shape, each with weights in memory of its own: else they would come
  * out of a cache. */
-enum {
-    LAYERS = 36,
-    HIDDEN = 2560,
-    QUERY = 32,
-    KV = 8,
-    DIM = 128,
-    FFN = 9728,
-    POSITIONS = 4352,
-    WEIGHTS = 7,
-};
+enum { LAYERS = 36, DIM = 128, POSITIONS = 4352, WEIGHTS = 7 };
+
+static struct {
+    size_t layers, hidden, query, kv, ffn;
+} size = { LAYERS, 2560, 32, 8, 9728 };
 
 struct layer {
     struct weight w[WEIGHTS]; // q, k, v, o, gate, up, down
     void *key[MANY], *value[MANY];
 };
 
-struct layers {
+struct model {
     struct layer layer[LAYERS];
     float *gain, *table, *rstd;
     void *x, *out, *qkv, *att, *mid, *normed, *gate, *up;
@@ -328,34 +323,40 @@ struct layers {
     size_t tokens;
 };
 
-static const size_t weight_shapes[WEIGHTS][2] = {
-    { QUERY * DIM, HIDDEN }, { KV * DIM, HIDDEN }, { KV * DIM, HIDDEN },
-    { HIDDEN, QUERY *DIM },  { FFN, HIDDEN },      { FFN, HIDDEN },
-    { HIDDEN, FFN }
-};
+/* Rows and columns of a layer's weight. */
+static void
+shape_of(size_t weight, size_t shape[2])
+{
+    const size_t q = size.query * DIM, kv = size.kv * DIM, c = size.hidden,
+                 f = size.ffn;
+    const size_t all[WEIGHTS][2] = { { q, c }, { kv, c }, { kv, c }, { c, q },
+                                     { f, c }, { f, c },  { c, f } };
+    memcpy(shape, all[weight], sizeof all[weight]);
+}
 
 static void
-make_layers(struct layers *n)
+make_layers(struct model *n)
 {
-    float *gain = pair_random(HIDDEN, 1, DT_F32, 1),
+    float *gain = pair_random(size.hidden, 1, DT_F32, 1),
           *table = pair_random((size_t)POSITIONS * DIM, 1, DT_F32, 2),
-          *x = pair_random((size_t)MANY * HIDDEN, 1, DT_BF16, 3);
-    n->gain = pair_put(gain, DT_F32, HIDDEN);
+          *x = pair_random((size_t)MANY * size.hidden, 1, DT_BF16, 3);
+    n->gain = pair_put(gain, DT_F32, size.hidden);
     n->table = pair_put(table, DT_F32, (size_t)POSITIONS * DIM);
-    n->x = pair_put(x, DT_BF16, (size_t)MANY * HIDDEN);
-    n->out = pair_poisoned((size_t)MANY * HIDDEN * 2);
-    n->qkv = pair_poisoned((size_t)MANY * (QUERY + 2 * KV) * DIM * 2);
-    n->att = pair_poisoned((size_t)MANY * QUERY * DIM * 2);
-    n->mid = pair_poisoned((size_t)MANY * HIDDEN * 2);
-    n->normed = pair_poisoned((size_t)MANY * HIDDEN * 2);
-    n->gate = pair_poisoned((size_t)MANY * FFN * 2);
-    n->up = pair_poisoned((size_t)MANY * FFN * 2);
+    n->x = pair_put(x, DT_BF16, (size_t)MANY * size.hidden);
+    n->out = pair_poisoned((size_t)MANY * size.hidden * 2);
+    n->qkv = pair_poisoned((size_t)MANY * (size.query + 2 * size.kv) * DIM * 2);
+    n->att = pair_poisoned((size_t)MANY * size.query * DIM * 2);
+    n->mid = pair_poisoned((size_t)MANY * size.hidden * 2);
+    n->normed = pair_poisoned((size_t)MANY * size.hidden * 2);
+    n->gate = pair_poisoned((size_t)MANY * size.ffn * 2);
+    n->up = pair_poisoned((size_t)MANY * size.ffn * 2);
     n->rstd = pair_poisoned(MANY * sizeof *n->rstd);
     n->position = pair_poisoned(MANY * sizeof *n->position);
-    for (size_t i = 0; i < LAYERS; i++)
+    for (size_t i = 0; i < size.layers; i++)
         for (size_t k = 0; k < WEIGHTS; k++) {
-            size_t out = weight_shapes[k][0], in = weight_shapes[k][1],
-                   count = out * in;
+            size_t shape[2];
+            shape_of(k, shape);
+            size_t out = shape[0], in = shape[1], count = out * in;
             struct weight *w = &n->layer[i].w[k];
             if (i == 0) {
                 *w = make_weight(DT_NVFP4, out, in, (uint32_t)(10 + k));
@@ -376,13 +377,13 @@ make_layers(struct layers *n)
 }
 
 static void
-drop_layers(struct layers *n)
+drop_layers(struct model *n)
 {
     void *const device[] = {
         n->gain, n->table,  n->x,    n->out, n->qkv,      n->att,
         n->mid,  n->normed, n->gate, n->up,  n->position, n->rstd
     };
-    for (size_t i = 0; i < LAYERS * WEIGHTS; i++)
+    for (size_t i = 0; i < size.layers * WEIGHTS; i++)
         drop_weight(&n->layer[i / WEIGHTS].w[i % WEIGHTS]);
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         kernels_free(gpu, device[i]);
@@ -390,11 +391,11 @@ drop_layers(struct layers *n)
 
 /* Caches of as many tokens, zeros; the positions of the tokens that come. */
 static void
-set_caches(struct layers *n, size_t tokens, size_t past)
+set_caches(struct model *n, size_t tokens, size_t past)
 {
     int32_t position[MANY];
-    size_t bytes = (past + ATTEND_STEP) * KV * DIM * 2;
-    for (size_t i = 0; i < LAYERS; i++)
+    size_t bytes = (past + ATTEND_STEP) * size.kv * DIM * 2;
+    for (size_t i = 0; i < size.layers; i++)
         for (size_t t = 0; t < tokens; t++) {
             struct layer *l = &n->layer[i];
             l->key[t] = kernels_alloc(gpu, MEMORY_WORK, bytes);
@@ -409,10 +410,25 @@ set_caches(struct layers *n, size_t tokens, size_t past)
     n->tokens = tokens;
 }
 
+/* Values for the tokens before the one that comes. */
 static void
-drop_caches_of(struct layers *n)
+fill_caches(struct model *n, size_t past)
 {
-    for (size_t i = 0; i < LAYERS; i++) {
+    size_t count = past * size.kv * DIM;
+    float *x = pair_random(count + 1, 1, DT_BF16, 7);
+    void *at = pair_put(x, DT_BF16, count + 1);
+    for (size_t i = 0; i < size.layers && count; i++) {
+        op_copy(gpu, n->layer[i].key[0], at, count * 2);
+        op_copy(gpu, n->layer[i].value[0], at, count * 2);
+    }
+    kernels_free(gpu, at);
+    free(x);
+}
+
+static void
+drop_caches_of(struct model *n)
+{
+    for (size_t i = 0; i < size.layers; i++) {
         drop_caches(n->layer[i].key, n->tokens);
         drop_caches(n->layer[i].value, n->tokens);
     }
@@ -420,27 +436,27 @@ drop_caches_of(struct layers *n)
 
 /* What lib/model does for a token each of as many sequences. */
 static void
-all_layers(struct layers *n, const size_t *past)
+all_layers(struct model *n, const size_t *past)
 {
     static const float eps = 1e-6F;
-    size_t t = n->tokens, q = QUERY * DIM, kv = KV * DIM;
+    size_t t = n->tokens, q = size.query * DIM, kv = size.kv * DIM;
     struct matrix y[] = { kernels_act(gpu, n->qkv, t, q),
                           kernels_act(gpu, dtype_at(DT_BF16, n->qkv, t * q), t, kv),
                           kernels_act(gpu, dtype_at(DT_BF16, n->qkv, t * (q + kv)), t,
                                       kv) },
-                  both[] = { kernels_act(gpu, n->gate, t, FFN),
-                             kernels_act(gpu, n->up, t, FFN) },
-                  x = kernels_act(gpu, n->x, t, HIDDEN),
-                  out = kernels_act(gpu, n->out, t, HIDDEN),
-                  normed = kernels_act(gpu, n->normed, t, HIDDEN),
+                  both[] = { kernels_act(gpu, n->gate, t, size.ffn),
+                             kernels_act(gpu, n->up, t, size.ffn) },
+                  x = kernels_act(gpu, n->x, t, size.hidden),
+                  out = kernels_act(gpu, n->out, t, size.hidden),
+                  normed = kernels_act(gpu, n->normed, t, size.hidden),
                   att = kernels_act(gpu, n->att, t, q),
-                  mid = kernels_act(gpu, n->mid, t, HIDDEN);
-    for (size_t i = 0; i < LAYERS; i++) {
+                  mid = kernels_act(gpu, n->mid, t, size.hidden);
+    for (size_t i = 0; i < size.layers; i++) {
         struct layer *l = &n->layer[i];
         struct matrix w[WEIGHTS];
-        const struct attend a = { t,           QUERY,   KV,       DIM,
-                                  n->table,    n->gain, n->gain,  eps,
-                                  n->position, l->key,  l->value, past };
+        const struct attend a = { t,           size.query, size.kv,  DIM,
+                                  n->table,    n->gain,    n->gain,  eps,
+                                  n->position, l->key,     l->value, past };
         const struct matrix *from = i ? &out : &x;
         for (size_t k = 0; k < WEIGHTS; k++)
             w[k] = l->w[k].w;
@@ -459,34 +475,123 @@ all_layers(struct layers *n, const size_t *past)
     }
 }
 
+/* The same of one token, as one operation, if the device has it. */
+static bool
+as_one(struct model *n, size_t past)
+{
+    static const float eps = 1e-6F;
+    struct layer_step step[LAYERS];
+    struct matrix x = kernels_act(gpu, n->x, 1, size.hidden),
+                  out = kernels_act(gpu, n->out, 1, size.hidden);
+    for (size_t i = 0; i < size.layers; i++) {
+        struct layer *l = &n->layer[i];
+        struct layer_step *to = &step[i];
+        for (size_t k = 0; k < WEIGHTS; k++)
+            to->w[k] = l->w[k].w;
+        to->input_gain = to->mid_gain = to->q_gain = to->k_gain = n->gain;
+        to->key = l->key[0];
+        to->value = l->value[0];
+    }
+    const struct layer_steps all = { step,     size.layers, size.query,  size.kv, DIM,
+                                     n->table, eps,         n->position, past };
+    return op_layers(gpu, &out, &x, &all);
+}
+
 /* A step as lib/model makes it: one token's launches are recorded. */
 static void
-take_step(struct layers *n, const size_t *past, size_t key)
+take_step(struct model *n, const size_t *past, size_t key, bool one)
 {
     char byte;
     if (n->tokens > 1 || !kernels_replay(gpu, &key, sizeof key)) {
-        all_layers(n, past);
+        if (!one || !as_one(n, past[0]))
+            all_layers(n, past);
         if (n->tokens == 1)
             kernels_recorded(gpu, true);
     }
     CHECK(kernels_download(gpu, &byte, n->out, 1) == 0);
 }
 
+/* Outputs and caches of one operation for all layers, and of those that it is made of. */
+static void
+check_layers(void)
+{
+    if (pair_tiny) {
+        size.layers = 3;
+        size.hidden = 512;
+        size.query = 8;
+        size.kv = 4;
+        size.ffn = 768;
+    }
+    static const size_t pasts[] = { 0, 1, 127, 128, 255, 256, 1000, 4095, 100 };
+    const size_t n_pasts = pair_tiny ? 6 : sizeof pasts / sizeof *pasts;
+    static struct model n;
+    size_t row = (size_t)size.kv * DIM * 2, bytes = size.hidden * 2;
+    pair_open(DT_BF16);
+    if (!attends(DIM)) { // then neither has it all layers in one
+        pair_close();
+        return;
+    }
+    make_layers(&n);
+    void *want = pair_poisoned(bytes), *cell = pair_poisoned(2 * size.layers * row);
+    for (size_t i = 0; i < n_pasts; i++) {
+        char name[64];
+        size_t past = pasts[i];
+        bool there = true;
+        snprintf(name, sizeof name, "all layers at %zu", past);
+        pair_begins(name);
+        set_caches(&n, 1, past);
+        fill_caches(&n, past);
+        all_layers(&n, &past);
+        op_copy(gpu, want, n.out, bytes);
+        for (size_t l = 0; l < size.layers; l++) {
+            char *key = (char *)n.layer[l].key[0] + past * row,
+                 *value = (char *)n.layer[l].value[0] + past * row;
+            op_copy(gpu, (char *)cell + 2 * l * row, key, row);
+            op_copy(gpu, (char *)cell + (2 * l + 1) * row, value, row);
+            op_zero(gpu, key, row);
+            op_zero(gpu, value, row);
+        }
+        op_zero(gpu, n.out, bytes);
+        for (int again = 0; again < 3 && there; again++)
+            there = as_one(&n, past);
+        CHECK_SAY(there == (strstr(gpu->route, " sm_9") != NULL), "%s: %d", name,
+                  there);
+        if (there)
+            check_bytes(name, n.out, want, bytes);
+        for (size_t l = 0; l < size.layers && there; l++) {
+            check_bytes(name, (char *)n.layer[l].key[0] + past * row,
+                        (char *)cell + 2 * l * row, row);
+            check_bytes(name, (char *)n.layer[l].value[0] + past * row,
+                        (char *)cell + (2 * l + 1) * row, row);
+        }
+        drop_caches_of(&n);
+    }
+    kernels_free(gpu, want);
+    kernels_free(gpu, cell);
+    drop_layers(&n);
+    pair_close();
+}
+
 static void
 print_times(void)
 {
     enum { TIMES = 40, WARM = 5 };
-    static struct layers n;
+    static struct model n;
     static const struct {
         size_t tokens, past;
-    } cases[] = { { 1, 128 },  { 1, 4096 }, { 8, 128 },
-                  { 16, 128 }, { 32, 128 }, { 64, 128 } };
+        bool one; // all layers are one operation
+    } cases[] = { { 1, 128, false },  { 1, 128, true },  { 1, 4096, false },
+                  { 1, 4096, true },  { 8, 128, false }, { 16, 128, false },
+                  { 32, 128, false }, { 64, 128, false } };
     double bytes = 0;
     pair_open(DT_BF16);
     make_layers(&n);
-    for (size_t k = 0; k < WEIGHTS; k++)
-        bytes += (double)(weight_shapes[k][0] * weight_shapes[k][1]) * LAYERS * 9 / 16;
-    puts("tokens\tpast\tus\tgb_s_of_weights");
+    for (size_t k = 0; k < WEIGHTS; k++) {
+        size_t shape[2];
+        shape_of(k, shape);
+        bytes += (double)(shape[0] * shape[1] * size.layers) * 9 / 16;
+    }
+    puts("tokens\tpast\tin_one\tus\tgb_s_of_weights");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t past[MANY];
         double from = 0;
@@ -496,11 +601,11 @@ print_times(void)
         for (int step = -WARM; step < TIMES; step++) {
             if (step == 0)
                 from = os_seconds();
-            take_step(&n, past, i + 1);
+            take_step(&n, past, i + 1, cases[i].one);
         }
         double us = 1e6 * (os_seconds() - from) / TIMES;
-        printf("%zu\t%zu\t%.0f\t%.0f\n", cases[i].tokens, cases[i].past, us,
-               1e-3 * bytes / us);
+        printf("%zu\t%zu\t%d\t%.0f\t%.0f\n", cases[i].tokens, cases[i].past,
+               cases[i].one, us, 1e-3 * bytes / us);
         fflush(stdout);
         drop_caches_of(&n);
     }
@@ -557,5 +662,6 @@ main(int argc, char **argv)
         same[i] = 250 + i;
     check_attend(&heads[0], same, MANY);
     pair_close();
+    check_layers();
     return check_end();
 }

@@ -154,6 +154,7 @@ emulate_grid(const void *kernel, F f, dim3 blocks, dim3 threads, size_t shared,
 }
 
 enum cudaLaunchAttributeID {
+    cudaLaunchAttributeCooperative = 2,
     cudaLaunchAttributeClusterDimension = 4,
     cudaLaunchAttributeProgrammaticStreamSerialization = 6,
 };
@@ -164,7 +165,7 @@ struct cudaLaunchAttribute {
         struct {
             unsigned x, y, z;
         } clusterDim;
-        int programmaticStreamSerializationAllowed;
+        int programmaticStreamSerializationAllowed, cooperative;
     } val;
 };
 
@@ -184,6 +185,8 @@ cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A... args)
     for (unsigned i = 0; i < c->numAttrs; i++)
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
             cluster = c->attrs[i].val.clusterDim.x;
+        else if (c->attrs[i].id == cudaLaunchAttributeCooperative)
+            cluster = c->gridDim.x; // all blocks are there at once
     emulate_put_launch((const void *)kernel, c->gridDim, c->blockDim,
                        c->dynamicSmemBytes, cluster, c->stream,
                        [=] { kernel(args...); });
@@ -362,6 +365,17 @@ emulate_reduce_all(void *const *data, uint32_t mask)
     for (unsigned l = 0; l < 32; l++)
         if (mask >> l & 1)
             ((struct emulate_lane_value *)data[l])->out = all;
+}
+
+/* Threads see what others have written before them. */
+static inline void
+__threadfence(void)
+{
+}
+
+static inline void
+__threadfence_block(void)
+{
 }
 
 static inline unsigned

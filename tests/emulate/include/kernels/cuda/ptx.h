@@ -84,6 +84,12 @@ bulk_load(void *to, const void *from, uint32_t bytes, uint32_t barrier)
 }
 
 static inline void
+bulk_load_once(void *to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    emulate_bulk_load(to, from, bytes, barrier);
+}
+
+static inline void
 bulk_fence(void)
 {
     emulate_bulk_fence();
@@ -331,6 +337,36 @@ static inline void
 store_release(int *p, int v)
 {
     *p = v;
+}
+
+static inline uint4
+load_exchanged16(const void *p)
+{
+    const volatile uint32_t *v = (const volatile uint32_t *)p;
+    if (v[0] == ~0U || v[1] == ~0U || v[2] == ~0U || v[3] == ~0U)
+        emulate_poll();
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+static inline uint32_t
+load_exchanged4(const void *p)
+{
+    if (*(const volatile uint32_t *)p == ~0U)
+        emulate_poll();
+    return *(const volatile uint32_t *)p;
+}
+
+static inline void
+store_exchanged4(void *p, uint32_t v)
+{
+    *(uint32_t *)p = v;
+    emulate_stored();
+}
+
+static inline void
+barrier_of(int number, int threads)
+{
+    emulate_numbered((unsigned)number, (unsigned)threads);
 }
 
 #endif

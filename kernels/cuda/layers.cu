@@ -1,0 +1,1043 @@
+/* SPDX-License-Identifier: MIT */
+/* layers: all layers of one token in one launch, a block on each multiprocessor.
+ *
+ * One warp of a block, the loader, copies weights into a ring of stages in shared memory. It
+ * waits for free stages only, so that weights arrive while blocks wait for each other; one
+ * stage at a time is on its way, since what blocks exchange would wait behind more.  Groups
+ * of the other warps multiply, a stage each.  Attention's keys and values have places in the
+ * same ring, which the warps that read them fill.
+ *
+ * Blocks have no barrier.  A vector that a product gives is one in memory that was all
+ * ones, a NaN that no rounding gives: who reads it polls until it is there.  There are
+ * ROTATIONS of each, in turn: with each element of a layer's its writer sets that of the
+ * layer AHEAD of it to ones, which was last read a layer before or more.
+ *
+ * All sums have the order of gemv_one.cu, norm.h and attend.cu, so the bits are those of
+ * separate launches. */
+#include "kernels/cuda/layers.h"
+
+#include "kernels/cuda/codes.h"
+#include "kernels/cuda/packs.h"
+#include "kernels/cuda/swiglu.h"
+
+/* ---- the loader ------------------------------------------------------------------ */
+
+/* A thread asks for a stage: rows that are adjacent, and their scales. */
+static __device__ __forceinline__ void
+load_stage(const struct stack &s, const struct one_layer &l, int product,
+           unsigned stage, char *to, uint32_t barrier)
+{
+    const struct weight_plan &p = s.plan[product];
+    unsigned codes = p.code_row, scales = p.scale_row;
+    unsigned w = product == PRODUCT_O ? W_O : W_DOWN;
+    unsigned row = stage * p.rows, rows = p.rows;
+    char *scales_to = to + rows * codes;
+    mbarrier_arrive_expect(barrier, rows * (codes + scales));
+    if (product == PRODUCT_QKV) {
+        w = row < s.q ? W_Q : row < s.q + s.kv ? W_K : W_V;
+        row -= w == W_Q ? 0 : w == W_K ? s.q : s.q + s.kv;
+    } else if (product == PRODUCT_GATED) {
+        rows = TILE / 2;
+        w = W_GATE;
+        row = stage * rows;
+    }
+#pragma unroll 1
+    for (unsigned first = 0; first < p.rows; first += rows, w++) {
+        bulk_load_once(to + first * codes, l.codes[w] + (size_t)row * codes,
+                       rows * codes, barrier);
+        bulk_load_once(scales_to + first * scales, l.scales[w] + (size_t)row * scales,
+                       rows * scales, barrier);
+    }
+}
+
+/* A thread asks for the gains of one of a layer's norms. */
+static __device__ __forceinline__ void
+load_gains(const struct stack &s, struct block_state &b, float *gains, int which,
+           const float *from)
+{
+    uint32_t barrier = shared_address(&b.gains[which]);
+    mbarrier_arrive_expect(barrier, s.hidden * 4);
+    bulk_load(gains + (size_t)which * s.hidden, from, s.hidden * 4, barrier);
+}
+
+/* A lane's word of a layer's addresses and, of some lanes, a factor. */
+enum { LAYER_WORDS = sizeof(struct one_layer) / 8 };
+static_assert(LAYER_WORDS <= 32, "a lane has one");
+struct layer_word {
+    uint64_t word;
+    float scale2;
+
+    __device__ __forceinline__ void
+    fetch(const struct one_layer &l, int lane)
+    {
+        if (lane < LAYER_WORDS)
+            word = ((const uint64_t *)&l)[lane];
+        if (lane < LAYER_WEIGHTS)
+            scale2 = *l.scale2[lane];
+    }
+    __device__ __forceinline__ void
+    put(struct block_state &b, unsigned layer, int lane) const
+    {
+        if (lane < LAYER_WORDS)
+            ((uint64_t *)&b.layer[layer % 2])[lane] = word;
+        if (lane < LAYER_WEIGHTS)
+            b.multiplier[layer % 2][lane] = unscale * scale2;
+    }
+};
+
+static __device__ __forceinline__ void
+run_loader(const struct stack &s, struct block_state &b, char *stages, float *gains,
+           int lane)
+{
+    struct ring at = { 0, 1, s.slots };
+    uint32_t before = 0; // the last stage's barrier
+    unsigned phase = 0;
+    int keys = (b.item.pieces + 1) / 2;
+    if (lane == 0)
+        load_gains(s, b, gains, 0, b.layer[0].input_gain);
+    for (unsigned layer = 0; layer < s.layers; layer++) {
+        const struct one_layer &l = b.layer[layer % 2];
+        bool more = layer + 1 < s.layers;
+        struct layer_word next = {};
+        if (more)
+            next.fetch(s.layer[layer + 1], lane);
+#pragma unroll 1
+        for (int product = 0; product < PRODUCTS; product++) {
+            struct share mine = share_of(s.plan[product]);
+            int weights = (int)mine.n,
+                all = weights + (product == PRODUCT_QKV ? keys : 0);
+            if (product == PRODUCT_QKV) {
+                if (layer > 0)
+                    mbarrier_wait(shared_address(&b.gains_read[1]), (layer - 1) % 2);
+                if (lane == 0)
+                    load_gains(s, b, gains, 1, l.mid_gain);
+            } else if (product == PRODUCT_DOWN && more) {
+                // Then nobody needs anything of the layer before.
+                mbarrier_wait(shared_address(&b.gains_read[0]), layer % 2);
+                next.put(b, layer + 1, lane);
+                __syncwarp();
+                if (lane == 0)
+                    load_gains(s, b, gains, 0, b.layer[(layer + 1) % 2].input_gain);
+            }
+            for (int i = 0; i < all; i++, at.next(1)) {
+                if (before)
+                    mbarrier_wait(before, phase);
+                mbarrier_wait(shared_address(&b.empty[at.slot]), at.phase);
+                before = shared_address(&b.full[at.slot]);
+                phase = at.phase ^ 1;
+                if (lane == 0) {
+                    if (i < weights)
+                        load_stage(s, l, product, mine.first + (unsigned)i * mine.step,
+                                   stages + at.slot * s.stage, before);
+                    else // a place that attention fills
+                        mbarrier_arrive(before);
+                }
+                __syncwarp();
+            }
+        }
+    }
+}
+
+/* ---- x --------------------------------------------------------------------------- */
+
+/* What all warps need of a layer. */
+struct now {
+    const struct stack *s;
+    struct block_state *b;
+    char *stages;
+    uint4 *x, *normed;    // in shared memory
+    const float *gains;   // of both norms
+    bf16 *vectors, *next; // this layer's and the next one's rotation
+    const bf16 *before;   // the last one's out
+    int warp, lane, product, past;
+    unsigned layer;
+};
+
+static __device__ __forceinline__ void
+stage_x(const struct now &n, const bf16 *x, unsigned in)
+{
+    enum { EACH = 3 };
+    unsigned packs = in / 8;
+    for (unsigned i = (unsigned)(n.warp * 32 + n.lane); i < packs;
+         i += EACH * 32 * WARPS) {
+        uint4 v[EACH];
+        poll16(v, (const uint4 *)x, i, 32 * WARPS, packs);
+#pragma unroll
+        for (unsigned k = 0; k < EACH; k++)
+            if (i + k * 32 * WARPS < packs)
+                n.x[place_of(i + k * 32 * WARPS)] = arrange(v[k]);
+    }
+}
+
+/* The same of what norm_rows makes of x, bit by bit. */
+static __device__ __forceinline__ void
+stage_normed(const struct now &n, const bf16 *x, bool is_new, int which)
+{
+    typedef pack<bf16, 8> P;
+    const struct stack &s = *n.s;
+    unsigned packs = s.hidden / 8;
+    struct norm_shape shape = s.norm;
+    unsigned warps = shape.threads / 32;
+    // The last ones, which multiply less.
+    unsigned warp = (unsigned)(WARPS - 1 - n.warp);
+    if (warp >= warps)
+        return;
+    unsigned first = warp * 32 + (unsigned)n.lane;
+    const float *gain = n.gains + (size_t)which * s.hidden;
+    uint4 v[2] = {};
+#pragma unroll
+    for (unsigned k = 0; k < 2; k++) {
+        unsigned i = first + k * shape.threads;
+        if (k < shape.per && i < packs && !is_new)
+            v[k] = ((const uint4 *)x)[i];
+    }
+    mbarrier_wait(shared_address(&n.b->gains[which]), n.layer % 2);
+    if (is_new)
+        poll16(v, (const uint4 *)x, first, shape.threads,
+               shape.per > 1 ? packs : min(packs, shape.threads));
+    __syncwarp();
+    float sum = 0;
+#pragma unroll
+    for (unsigned k = 0; k < 2; k++)
+        if (k < shape.per && first + k * shape.threads < packs) {
+            P p = *(P *)&v[k];
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                sum = fmaf(to_f32(p.v[e]), to_f32(p.v[e]), sum);
+        }
+    sum = warp_sum(sum);
+    if (n.lane == 0)
+        n.b->squares[warp] = sum;
+    barrier_of(NORM_BARRIER, (int)shape.threads);
+    float scale = norm_scale(
+        warp_sum((unsigned)n.lane < warps ? n.b->squares[n.lane] : 0), s.hidden, s.eps);
+#pragma unroll
+    for (unsigned k = 0; k < 2; k++)
+        if (k < shape.per && first + k * shape.threads < packs) {
+            P p = *(P *)&v[k];
+            float g[8];
+            load(g, gain + (first + k * shape.threads) * 8);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                g[e] = to_f32(p.v[e]) * scale * g[e];
+            store((bf16 *)&v[k], g);
+            n.normed[place_of(first + k * shape.threads)] = arrange(v[k]);
+        }
+}
+
+/* ---- products -------------------------------------------------------------------- */
+
+/* A thread's two rows of a warp's 16 sums, relative to a stage. */
+struct part {
+    unsigned code[2], scale[2], units[2]; // offsets; number of units
+    unsigned x, x_units;                  // the units of x that this lane has
+    int column[2];                        // of the two sums
+    int sum;                              // where the first goes
+    bool there[2];
+};
+
+static __device__ __forceinline__ struct part
+part_of(const struct weight_plan &p, int tile, int lane)
+{
+    struct part t;
+    unsigned group = (unsigned)lane / 4, quarter = (unsigned)lane % 4;
+    unsigned base = (unsigned)tile * TILE, all = p.rows * p.slices;
+    unsigned slice0 = min(base, all - 1) * p.inverse >> 16;
+    unsigned last = (min(base + TILE, all) - 1) * p.inverse >> 16;
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned at = base + group + 8 * i;
+        t.there[i] = at < all;
+        at = min(at, all - 1);
+        unsigned slice = at * p.inverse >> 16, row = at - slice * p.rows;
+        unsigned first = p.first[slice];
+        t.units[i] = p.count[slice];
+        t.column[i] = (int)(slice - slice0);
+        t.code[i] = row * p.code_row + first * (COLUMNS / 2) + quarter * 16;
+        t.scale[i] = p.rows * p.code_row + row * p.scale_row +
+                     first * (COLUMNS / NVFP4_BLOCK) + quarter * 2;
+    }
+    t.sum = (int)(base + group);
+    unsigned of_x = min(slice0 + group, p.slices - 1);
+    t.x_units = base < all && slice0 + group <= last ? p.count[of_x] : 0;
+    t.x = p.first[of_x] * 16U + quarter;
+    return t;
+}
+
+static __device__ __forceinline__ void
+multiply_part(float *sums, const struct weight_plan &p, const struct part &t,
+              const char *stage, const uint4 *x, const uint4 *zeros, int lane)
+{
+    float sum[4] = { 0, 0, 0, 0 };
+    unsigned units = __reduce_max_sync(0xffffffffU, max(t.units[0], t.units[1]));
+    const uint4 *from = x + t.x;
+    unsigned code = 0, scale = 0;
+    // Two at a time; past the last unit x is 0, and the weight does not matter.
+#pragma unroll 1
+    for (unsigned u = 0; u < units; u += 2) {
+        uint4 codes[2][2], v[2][4];
+        uint32_t scales[2][2];
+#pragma unroll
+        for (unsigned k = 0; k < 2; k++) {
+            const uint4 *at = u + k < t.x_units ? from : zeros;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                codes[k][i] = *(const uint4 *)(stage + t.code[i] + code);
+                scales[k][i] = *(const uint16_t *)(stage + t.scale[i] + scale);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                v[k][e] = at[4 * e];
+            from += p.step * 16;
+            code += p.step * (COLUMNS / 2);
+            scale += p.step * (COLUMNS / NVFP4_BLOCK);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t a[4][4];
+                fp4_operand(a, codes[k], scales[k], half);
+                add_products(sum, a, v[k] + half * 2);
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (t.there[i] && lane % 4 == t.column[i] / 2)
+            sums[t.sum + 8 * i] = t.column[i] % 2 ? sum[2 * i + 1] : sum[2 * i];
+}
+
+/* The weight that a lane's row of a stage belongs to. */
+static __device__ __forceinline__ unsigned
+weight_of(const struct stack &s, int product, unsigned stage, int lane)
+{
+    unsigned row = stage * TILE;
+    if (product == PRODUCT_QKV)
+        return row < s.q ? W_Q : row < s.q + s.kv ? W_K : W_V;
+    return product == PRODUCT_O       ? W_O
+           : product == PRODUCT_GATED ? W_GATE + (unsigned)lane / (TILE / 2) % 2
+                                      : W_DOWN;
+}
+
+/* The sums of a stage's rows become elements of the vector. */
+static __device__ __forceinline__ void
+finish_stage(const struct now &n, const struct weight_plan &p, int product,
+             unsigned stage, const float *sums, unsigned slot)
+{
+    const struct stack &s = *n.s;
+    struct places at = places_of(s);
+    unsigned lane = (unsigned)n.lane, r = min(lane, p.rows - 1);
+    unsigned to = stage * p.rows + r, rows = p.rows;
+    float all = 0, more = 0;
+    float multiplier =
+        n.b->multiplier[n.layer % 2][weight_of(s, product, stage, n.lane)];
+    bool adds = product == PRODUCT_O || product == PRODUCT_DOWN;
+    float *own = &n.b->own[adds ? to - blockIdx.x * p.each * p.rows : 0];
+    if (adds)
+        more = *own;
+#pragma unroll 4
+    for (unsigned i = 0; i < p.slices; i++)
+        all += sums[i * p.rows + r];
+    __syncwarp();
+    if (lane < 2) // the whole group has read the stage, and this warp the sums
+        mbarrier_arrive(shared_address(&n.b->empty[slot]));
+    all = all * multiplier + more;
+    if (product == PRODUCT_GATED) {
+        float up = __shfl_xor_sync(0xffffffffU, all, TILE / 2);
+        all = swiglu_of_rounded(all, up);
+        rows = TILE / 2;
+        to = stage * rows + r;
+    }
+    bf16 y = from_f32<bf16>(all);
+    uint32_t bits = *(uint16_t *)&y;
+    bits |= __shfl_xor_sync(0xffffffffU, bits, 1) << 16;
+    to += product == PRODUCT_QKV     ? at.qkv
+          : product == PRODUCT_O     ? at.mid
+          : product == PRODUCT_GATED ? at.act
+                                     : at.out;
+    if (lane < rows && lane % 2 == 0) {
+        store_exchanged4(n.vectors + to, bits);
+        store_exchanged4(n.next + to, ~0U);
+    }
+    if (lane < rows && adds)
+        *own = to_f32(y);
+    if (product == PRODUCT_DOWN && n.layer + 1 == s.layers && lane < rows)
+        s.y[to - at.out] = y;
+}
+
+static __device__ __forceinline__ void
+stage_input(const struct now &n, int product)
+{
+    const struct stack &s = *n.s;
+    struct places at = places_of(s);
+    bool first = product == PRODUCT_QKV;
+    if (first || product == PRODUCT_GATED)
+        stage_normed(n,
+                     !first    ? n.vectors + at.mid
+                     : n.layer ? n.before + at.out
+                               : s.x,
+                     !first || n.layer, !first);
+    else
+        stage_x(n, n.vectors + (product == PRODUCT_O ? at.att : at.act),
+                product == PRODUCT_O ? s.q : s.ffn);
+}
+
+/* A warp's piece j of keys and values: its place in the ring. */
+static __device__ __forceinline__ char *
+piece_at(const struct now &n, const struct ring &r, int j)
+{
+    return n.stages + r.slot * n.s->stage + j % 2 * PIECE;
+}
+
+/* A warp asks for a piece of keys and values, without the token's own. */
+static __device__ __forceinline__ void
+load_piece(const struct now &n, const struct ring &ring, const struct item &t, int past,
+           int j)
+{
+    const struct one_layer &l = n.b->layer[n.layer % 2];
+    struct ring r = ring;
+    r.next((unsigned)(j / 2));
+    mbarrier_wait(shared_address(&n.b->full[r.slot]), r.phase);
+    size_t ld = (size_t)n.s->kv_heads * DIM;
+    int first = t.begin + j * ATTEND_KEYS, lane = n.lane;
+    int rows = min(min(t.end, past) - first, +ATTEND_KEYS);
+    uint32_t to = shared_address(piece_at(n, r, j)) + (uint32_t)lane % 16 * 16;
+    size_t at = (size_t)first * ld + (size_t)t.kv * DIM + (size_t)(lane % 16) * 8;
+#pragma unroll 2
+    for (int i = 0; i < ATTEND_KEYS / 2; i++) {
+        int row = 2 * i + lane / 16;
+        bool there = row < rows;
+        size_t from = at + (size_t)(there ? row : 0) * ld;
+        copy16(to + (uint32_t)row * KEY_ROW, l.key + from, there);
+        copy16(to + (uint32_t)(ATTEND_KEYS + row) * KEY_ROW, l.value + from, there);
+    }
+    copies_commit();
+}
+
+/* Whether a warp's first piece has a place in the ring before any stage of q, k and v is
+ * read: then it comes while they are multiplied. */
+static __device__ __forceinline__ bool
+comes_early(const struct now &n)
+{
+    unsigned stages = share_of(n.s->plan[PRODUCT_QKV]).n;
+    return stages + (unsigned)n.warp / 2 < n.s->slots;
+}
+
+static __device__ __forceinline__ void
+ask_for_keys(const struct now &n, const struct ring &ring, unsigned stages)
+{
+    struct item t = n.b->item;
+    struct ring keys = ring;
+    if (n.warp >= t.pieces || n.warp >= ATTEND_WARPS || !comes_early(n))
+        return;
+    keys.next(stages);
+    load_piece(n, keys, t, n.past, n.warp);
+}
+
+/* A group of warps makes a stage at a time. */
+static __device__ __forceinline__ void
+run_product(const struct now &n, struct ring &ring, int product)
+{
+    const struct stack &s = *n.s;
+    const struct weight_plan &p = s.plan[product];
+    struct share mine = share_of(p);
+    int lane = n.lane, warp = n.warp;
+    unsigned tiles = p.tiles;
+    unsigned group = (unsigned)warp / tiles, tile = (unsigned)warp - group * tiles;
+    struct part t = part_of(p, (int)tile, lane);
+    stage_input(n, product);
+    barrier_of(BLOCK_BARRIER, 32 * WARPS);
+    bool normed = product == PRODUCT_QKV || product == PRODUCT_GATED;
+    if (normed && threadIdx.x == 0)
+        mbarrier_arrive(shared_address(&n.b->gains_read[product == PRODUCT_GATED]));
+    const uint4 *x = normed ? n.normed : n.x;
+    if (product == PRODUCT_QKV)
+        ask_for_keys(n, ring, mine.n);
+    struct ring r = ring;
+    r.next(group);
+    for (unsigned i = group; i < mine.n && group < p.groups; i += p.groups) {
+        unsigned stage = mine.first + i * mine.step;
+        float *sums = n.b->sums[r.slot] + group * tiles * TILE;
+        mbarrier_wait(shared_address(&n.b->full[r.slot]), r.phase);
+        multiply_part(sums, p, t, n.stages + r.slot * s.stage, x, n.b->zeros, lane);
+        __syncwarp();
+        uint32_t summed = shared_address(&n.b->summed[r.slot]);
+        // The first one arrives for those, too, that the stage does not have.
+        if (lane == 0 || (tile == 0 && lane <= TILES - (int)tiles))
+            mbarrier_arrive(summed);
+        if (tile == 0) {
+            mbarrier_wait(summed, r.phase);
+            finish_stage(n, p, product, stage, sums, r.slot);
+        }
+        r.next(p.groups);
+    }
+    ring.next(mine.n);
+}
+
+/* ---- attention ------------------------------------------------------------------- */
+
+/* A lane's elements of a head: lane, lane + 32, and so on. */
+static __device__ __forceinline__ void
+poll_head(float (&v)[4], const bf16 *x, int lane)
+{
+    uint32_t word[4] = { ~0U, ~0U, ~0U, ~0U };
+    bool wait = true;
+    while (wait) {
+        wait = false;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = load_exchanged4(x + (lane & ~1) + 32 * i);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            wait = wait || word[i] == ~0U;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = lane & 1 ? high_bf16(word[i]) : low_bf16(word[i]);
+}
+
+static __device__ __forceinline__ float *
+partial_of(const struct now &n, bf16 *vectors, int slice, unsigned head)
+{
+    float *all = (float *)(vectors + places_of(*n.s).end);
+    return all + ((size_t)slice * n.s->query + head) * PART;
+}
+
+/* A warp norms and rotates a head, or takes the token's own value. */
+static __device__ __forceinline__ void
+take_head(const struct now &n, const struct item &t, int past, int h)
+{
+    float g[2][2];
+    const struct stack &s = *n.s;
+    const struct one_layer &l = n.b->layer[n.layer % 2];
+    struct places at = places_of(s);
+    int group = (int)s.group, lane = n.lane;
+    unsigned from = h < group    ? (unsigned)(t.kv * group + h) * DIM
+                    : h == group ? s.q + (unsigned)t.kv * DIM
+                                 : s.q + s.kv + (unsigned)t.kv * DIM;
+    const bf16 *x = n.vectors + at.qkv + from;
+    bf16 *to = h < group    ? (bf16 *)(n.b->heads + h * KEY_ROW)
+               : h == group ? n.b->key
+                            : n.b->value;
+    float v[4];
+    const float *gain = h < group ? l.q_gain : l.k_gain;
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        g[0][p] = gain[lane + 32 * p];
+        g[1][p] = gain[64 + lane + 32 * p];
+    }
+    struct angles<DIM> angles(n.b->table, lane);
+    poll_head(v, x, lane);
+    const float a[2] = { v[0], v[1] }, b[2] = { v[2], v[3] };
+    if (h <= group) {
+        turn_head<DIM>(to, a, b, g, angles, s.eps, lane);
+    } else {
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            to[lane + 32 * p] = from_f32<bf16>(a[p]);
+            to[64 + lane + 32 * p] = from_f32<bf16>(b[p]);
+        }
+    }
+    if (h < group)
+        return;
+    __syncwarp();
+    size_t cell = (size_t)past * s.kv_heads * DIM + (size_t)t.kv * DIM;
+    *(uint2 *)((h == group ? l.key : l.value) + cell + 4 * lane) =
+        *(const uint2 *)(to + 4 * lane);
+}
+
+static __device__ __forceinline__ void
+run_item(const struct now &n, const struct ring &ring, const struct item &t, int past)
+{
+    const struct stack &s = *n.s;
+    struct block_state &b = *n.b;
+    int warp = n.warp, lane = n.lane, group = (int)s.group;
+    struct places at = places_of(s);
+    // A second piece, too, comes before the first is read, if there is a place for it.
+    int second = warp + ATTEND_WARPS;
+    bool early = second < t.pieces && second / 2 < (int)s.slots;
+    if (warp < t.pieces && !comes_early(n))
+        load_piece(n, ring, t, past, warp);
+    if (early)
+        load_piece(n, ring, t, past, second);
+    for (int h = warp; h < group + 2 * t.newest; h += ATTEND_WARPS)
+        take_head(n, t, past, h);
+    barrier_of(ITEM_BARRIER, 32 * ATTEND_WARPS);
+
+    uint32_t rows = shared_address(b.heads) + (uint32_t)(lane & 15) * KEY_ROW +
+                    ((uint32_t)lane >> 4) * 16;
+    float o[1][DIM / 8][4] = {};
+    struct softmax<1> x;
+    begin_softmax(x);
+    for (int j = warp; j < t.pieces; j += ATTEND_WARPS) {
+        struct ring r = ring;
+        r.next((unsigned)(j / 2));
+        char *piece = piece_at(n, r, j);
+        if (j > second || (j == second && !early))
+            load_piece(n, ring, t, past, j);
+        if (j == warp && early)
+            copies_wait<1>();
+        else
+            copies_wait<0>();
+        __syncwarp();
+        int first = t.begin + j * ATTEND_KEYS;
+        bool last = first + ATTEND_KEYS > past; // has the token's own
+        if (last) {
+            char *values = piece + ATTEND_KEYS * KEY_ROW;
+            int row = past - first;
+            *(uint2 *)(piece + row * KEY_ROW + 8 * lane) =
+                *(const uint2 *)(b.key + 4 * lane);
+            *(uint2 *)(values + row * KEY_ROW + 8 * lane) =
+                *(const uint2 *)(b.value + 4 * lane);
+            __syncwarp();
+        }
+        uint32_t keys = shared_address(piece) +
+                        (uint32_t)((lane & 7) + ((lane >> 4) << 3)) * KEY_ROW +
+                        (((uint32_t)lane >> 3) & 1) * 16;
+        uint32_t values = shared_address(piece) + ATTEND_KEYS * KEY_ROW +
+                          (uint32_t)(lane & 15) * KEY_ROW + ((uint32_t)lane >> 4) * 16;
+        float score[1][2][4] = {};
+#pragma unroll
+        for (int k = 0; k < DIM / 16; k++) {
+            uint32_t a[4], y[4];
+            load4(a, rows + k * 32);
+            load4(y, keys + k * 32);
+            mma(score[0][0], a, y[0], y[1]);
+            mma(score[0][1], a, y[2], y[3]);
+        }
+        int k0 = first + lane % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (k0 + e / 4 * 8 + e % 2 > past)
+                score[0][e / 4][e % 4] = -INFINITY;
+        update_max(x, o, score, s.scale2);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            to_weight(score[0][e / 4][e % 4], x.sum[0][e % 4 / 2], x.max[0][e % 4 / 2],
+                      s.scale2);
+        uint32_t p[1][4];
+        as_a(p[0], score[0][0], score[0][1]);
+#pragma unroll
+        for (int k = 0; k < DIM / 16; k++) {
+            uint32_t y[4];
+            load4_trans(y, values + k * 32);
+            mma(o[0][2 * k], p[0], y[0], y[1]);
+            mma(o[0][2 * k + 1], p[0], y[2], y[3]);
+        }
+        bulk_fence(); // before a bulk copy overwrites what was written
+        __syncwarp();
+        // A stage is two pieces, or one, of a warp each.
+        bool alone = j % 2 == 0 && j + 1 >= t.pieces;
+        if (lane < (alone ? TILES : TILES / 2))
+            mbarrier_arrive(shared_address(&b.summed[r.slot])); // to keep its phase
+        if (lane < (alone ? 2 : 1))
+            mbarrier_arrive(shared_address(&b.empty[r.slot]));
+    }
+
+    float *all = (float *)n.x, *mine = all + warp * group * DIM;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int r = lane / 4 + 8 * h;
+        float sum = x.sum[0][h];
+        sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+        if (lane % 4 == 0) {
+            b.all_max[warp][r] = x.max[0][h];
+            b.all_sum[warp][r] = sum;
+        }
+        if (r < group)
+#pragma unroll
+            for (int d = 0; d < DIM / 8; d++)
+                *(float2 *)(mine + r * DIM + 8 * d + lane % 4 * 2) =
+                    make_float2(o[0][d][2 * h], o[0][d][2 * h + 1]);
+    }
+    barrier_of(ITEM_BARRIER, 32 * ATTEND_WARPS);
+    bool alone = b.slices == 1;
+    for (int i = warp * 32 + lane; i < group * DIM; i += 2 * 32 * ATTEND_WARPS) {
+        enum { EACH = 2 };
+        float top[EACH] = { -INFINITY, -INFINITY }, sum[EACH] = {}, y[EACH] = {};
+#pragma unroll
+        for (int w = 0; w < ATTEND_WARPS; w++)
+#pragma unroll
+            for (int k = 0; k < EACH; k++)
+                top[k] = fmaxf(top[k], b.all_max[w][(i + k * 32 * ATTEND_WARPS) / DIM]);
+#pragma unroll
+        for (int w = 0; w < ATTEND_WARPS; w++)
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                int e = i + k * 32 * ATTEND_WARPS;
+                float weight = exp2_fast(b.all_max[w][e / DIM] - top[k]);
+                sum[k] = fmaf(weight, b.all_sum[w][e / DIM], sum[k]);
+                y[k] =
+                    fmaf(weight, all[w * group * DIM + min(e, group * DIM - 1)], y[k]);
+            }
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            int e = i + k * 32 * ATTEND_WARPS, d = e % DIM;
+            unsigned head = (unsigned)(t.kv * group + e / DIM);
+            if (e >= group * DIM)
+                break;
+            if (alone) {
+                bf16 v = from_f32<bf16>(y[k] / sum[k]);
+                uint32_t bits = *(uint16_t *)&v;
+                bits |= __shfl_xor_sync(0xffffffffU, bits, 1) << 16;
+                if (d % 2 == 0) {
+                    store_exchanged4(n.vectors + at.att + head * DIM + d, bits);
+                    store_exchanged4(n.next + at.att + head * DIM + d, ~0U);
+                }
+                continue;
+            }
+            float *to = partial_of(n, n.vectors, t.slice, head);
+            store_exchanged4(to + d, __float_as_uint(y[k]));
+            if (d == 0) {
+                store_exchanged4(to + DIM, __float_as_uint(top[k]));
+                store_exchanged4(to + DIM + 1, __float_as_uint(sum[k]));
+            }
+        }
+    }
+}
+
+/* A warp combines the slices of a head, in order. */
+static __device__ __forceinline__ void
+join_slices(const struct now &n, unsigned head, int slices)
+{
+    struct places at = places_of(*n.s);
+    int lane = n.lane;
+    float top = -INFINITY, sum = 0, weight = 0, x[4] = {};
+    if (lane < slices) {
+        const float *from = partial_of(n, n.vectors, lane, head);
+        weight = __uint_as_float(poll4(from + DIM));
+        sum = __uint_as_float(poll4(from + DIM + 1));
+        top = weight;
+    }
+    top = warp_max(top);
+    weight = exp2_fast(weight - top);
+    sum = warp_sum(lane < slices ? fmaf(weight, sum, 0) : 0);
+    for (int i = 0; i < slices; i += 4) {
+        uint4 v[4];
+        const uint4 *from = (const uint4 *)partial_of(n, n.vectors, i, head) + lane;
+        unsigned step = n.s->query * (PART / 4);
+        poll16(v, from, 0, step, (unsigned)(min(slices - i, 4) - 1) * step + 1);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            float w = __shfl_sync(0xffffffffU, weight, (i + k) % 32);
+            if (i + k < slices) {
+                x[0] = fmaf(w, __uint_as_float(v[k].x), x[0]);
+                x[1] = fmaf(w, __uint_as_float(v[k].y), x[1]);
+                x[2] = fmaf(w, __uint_as_float(v[k].z), x[2]);
+                x[3] = fmaf(w, __uint_as_float(v[k].w), x[3]);
+            }
+        }
+    }
+    unsigned to = at.att + head * DIM + 4 * (unsigned)lane;
+    store_exchanged4(n.vectors + to, two_bf16(x[0] / sum, x[1] / sum));
+    store_exchanged4(n.vectors + to + 2, two_bf16(x[2] / sum, x[3] / sum));
+    store_exchanged4(n.next + to, ~0U);
+    store_exchanged4(n.next + to + 2, ~0U);
+}
+
+/* Those of the next layer are not there, whether this token has as many slices or
+ * not. */
+static __device__ __forceinline__ void
+clear_partials(const struct now &n)
+{
+    const struct stack &s = *n.s;
+    for (int i = (int)blockIdx.x; i < s.limit * (int)s.query; i += (int)gridDim.x) {
+        float *to = partial_of(n, n.next, 0, (unsigned)i);
+        for (int k = n.lane; k < DIM + 2; k += 32)
+            store_exchanged4(to + k, ~0U);
+    }
+}
+
+static __device__ __forceinline__ void
+run_attention(const struct now &n, struct ring &ring, int past)
+{
+    const struct stack &s = *n.s;
+    struct item t = n.b->item;
+    int slices = n.b->slices;
+    if (t.slice >= 0) {
+        if (n.warp < ATTEND_WARPS)
+            run_item(n, ring, t, past);
+        ring.next((unsigned)(t.pieces + 1) / 2);
+        barrier_of(BLOCK_BARRIER, 32 * WARPS); // its scratch is the memory of o's x
+    }
+    // What this block has stored for the layers before, and read of them, comes before
+    // what it stores from here on.
+    if (n.warp == WARPS - 1 && n.lane == 0)
+        __threadfence();
+    if (s.limit > 1 && n.warp == WARPS - 2)
+        clear_partials(n);
+    if (slices > 1 && n.warp == WARPS - 3)
+        for (unsigned head = blockIdx.x; head < s.query; head += gridDim.x)
+            join_slices(n, head, slices);
+}
+
+/* ---- all ------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(ALL_THREADS, 1)
+    all_layers(const __grid_constant__ struct stack s)
+{
+    extern __shared__ __align__(128) char shared[];
+    __shared__ struct block_state b;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    struct header *header = (struct header *)s.exchange;
+    unsigned turn = *(const volatile unsigned *)&header->turn;
+    int past = *s.position;
+    const struct weight_plan &down = s.plan[PRODUCT_DOWN];
+    unsigned own = blockIdx.x * down.each * down.rows;
+    if (threadIdx.x == 0) {
+        struct cut cut = cut_of(past + 1, s.limit);
+        for (unsigned i = 0; i < s.slots; i++) {
+            mbarrier_init(shared_address(&b.full[i]), 1);
+            mbarrier_init(shared_address(&b.empty[i]), 2);
+            mbarrier_init(shared_address(&b.summed[i]), TILES);
+        }
+        for (int i = 0; i < 2; i++) {
+            mbarrier_init(shared_address(&b.gains[i]), 1);
+            mbarrier_init(shared_address(&b.gains_read[i]), 1);
+        }
+        mbarrier_init_fence();
+        b.slices = cut.n;
+        b.item = item_of(s, past, cut);
+    }
+    for (unsigned i = threadIdx.x; i < ATTEND_ROWS * KEY_ROW / 4; i += ALL_THREADS)
+        ((uint32_t *)b.heads)[i] = 0;
+    if (warp == 1) {
+        struct layer_word first = {};
+        first.fetch(s.layer[0], lane);
+        first.put(b, 0, lane);
+    }
+    if (threadIdx.x < 16)
+        b.zeros[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x < DIM)
+        b.table[threadIdx.x] = s.table[(size_t)past * DIM + threadIdx.x];
+    for (unsigned i = threadIdx.x; i < down.each * down.rows; i += ALL_THREADS)
+        if (own + i < s.hidden)
+            b.own[i] = to_f32(s.x[own + i]);
+    __syncthreads();
+    float *gains = (float *)(shared + s.slots * s.stage);
+    if (warp == WARPS) {
+        run_loader(s, b, shared, gains, lane);
+        return;
+    }
+    struct ring ring = { 0, 0, s.slots };
+    struct now n = {};
+    size_t rotation = rotation_bytes(s);
+    n.s = &s;
+    n.b = &b;
+    n.stages = shared;
+    n.gains = gains;
+    n.normed = (uint4 *)(gains + 2 * s.hidden);
+    n.x = n.normed + s.hidden / 8;
+    n.warp = warp;
+    n.lane = lane;
+    n.past = past;
+    for (; n.layer < s.layers; n.layer++) {
+        unsigned next = (turn + AHEAD) % ROTATIONS;
+        unsigned before = (turn + ROTATIONS - 1) % ROTATIONS;
+        n.vectors = (bf16 *)(s.exchange + HEADER + turn * rotation);
+        n.next = (bf16 *)(s.exchange + HEADER + next * rotation);
+        n.before = (const bf16 *)(s.exchange + HEADER + before * rotation);
+        turn = (turn + 1) % ROTATIONS;
+#pragma unroll 1
+        for (int product = 0; product < PRODUCTS; product++) {
+            n.product = product;
+            if (product == PRODUCT_O)
+                run_attention(n, ring, past);
+            run_product(n, ring, product);
+        }
+    }
+    // All blocks have begun, since the last layer took what they gave.
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        header->turn = turn;
+}
+
+/* Divide a product's rows into slices of columns as gemv.cu does; false: it is not possible
+ * here. */
+static bool
+plan_slices(struct weight_plan *p, size_t in, unsigned tiles)
+{
+    struct division d = cuda_gemv_division(tiles, (unsigned)(in / COLUMNS), DT_NVFP4);
+    *p = {};
+    p->in = (unsigned)in;
+    p->units = (unsigned)(in / COLUMNS);
+    p->step = (unsigned)d.warps;
+    p->slices = (unsigned)(d.split * d.warps);
+    p->code_row = p->in / 2;
+    p->scale_row = p->in / NVFP4_BLOCK;
+    if (in % (2 * COLUMNS) || p->slices > SLICES || p->units > UINT8_MAX)
+        return false;
+    for (unsigned i = 0; i < p->slices; i++) {
+        unsigned rank = i / p->step, split = (unsigned)d.split;
+        unsigned at = p->units * rank / split + i % p->step;
+        unsigned to = p->units * (rank + 1) / split;
+        p->count[i] = (uint8_t)(at < to ? (to - at + p->step - 1) / p->step : 0);
+        p->first[i] = (uint8_t)(at < to ? at : 0);
+    }
+    return true;
+}
+
+static void
+set_stage(struct weight_plan *p, unsigned rows, size_t all)
+{
+    p->rows = rows;
+    p->stages = (unsigned)(all / rows);
+    p->tiles = blocks_of(rows * p->slices, TILE);
+    p->inverse = (65536 + rows - 1) / rows;
+    p->groups = WARPS / p->tiles;
+}
+
+static bool
+fits_stage(const struct weight_plan *p, unsigned rows)
+{
+    return rows <= TILE && rows * (p->code_row + p->scale_row) <= MOST_STAGE &&
+           rows * p->slices <= TILES * TILE;
+}
+
+/* Blocks take tiles in turn. */
+static bool
+plan_tiles(struct weight_plan *p, const struct cuda *c, size_t rows, size_t in,
+           unsigned tiles)
+{
+    unsigned sms = (unsigned)c->sms;
+    if (!plan_slices(p, in, tiles) || rows % TILE || !fits_stage(p, TILE))
+        return false;
+    set_stage(p, TILE, rows);
+    p->even = p->stages / sms;
+    p->odd = p->stages % sms;
+    // With more slices many warps would have nothing to do.
+    return p->groups * p->tiles >= WARPS - 3;
+}
+
+/* A block has the fewest rows, in as few stages, of an even number each. */
+static bool
+plan_own(struct weight_plan *p, const struct cuda *c, size_t rows, size_t in)
+{
+    unsigned least = blocks_of(rows, (unsigned)c->sms);
+    if (!plan_slices(p, in, blocks_of(rows, TILE)))
+        return false;
+    for (unsigned own = least; own <= OWN; own++)
+        for (unsigned n = 1; n <= own / 2; n++) {
+            unsigned r = own / n;
+            if (own % n || r % 2 || rows % r || !fits_stage(p, r))
+                continue;
+            set_stage(p, r, rows);
+            p->each = n;
+            return true;
+        }
+    return false;
+}
+
+static bool
+is_weight(const struct matrix *w)
+{
+    return w->dtype == DT_NVFP4 && w->data && w->scales && w->scale2 &&
+           (uintptr_t)w->data % 16 == 0 && (uintptr_t)w->scales % 16 == 0;
+}
+
+static bool
+plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
+{
+    const struct matrix *w = l->layer[0].w;
+    unsigned rows = (unsigned)((l->query + 2 * l->kv) * DIM);
+    s->layers = (unsigned)l->layers;
+    s->hidden = (unsigned)w[0].cols;
+    s->query = (unsigned)l->query;
+    s->kv_heads = (unsigned)l->kv;
+    s->q = s->query * DIM;
+    s->kv = s->kv_heads * DIM;
+    s->ffn = (unsigned)w[4].rows;
+    s->group = s->query / s->kv_heads;
+    s->limit = max(1, ATTEND_BLOCKS / (int)s->kv_heads);
+    s->eps = l->eps;
+    s->norm = norm_shape_of((unsigned)w[0].cols / 8);
+    s->scale2 = 1 / sqrtf((float)DIM) * 1.44269504F;
+    s->table = l->table;
+    s->position = l->position;
+    s->exchange = c->exchange;
+    struct cut cut = cut_of((int)(l->past / ATTEND_STEP + 1) * ATTEND_STEP, s->limit);
+    if ((unsigned)cut.n * s->kv_heads > (unsigned)c->sms)
+        return false;
+    if (l->layers > MOST_LAYERS || l->dim != DIM || s->group > GROUP ||
+        s->limit > LIMIT || s->norm.per > 2 || s->hidden % 8 || s->ffn % TILE)
+        return false;
+    struct weight_plan *p = s->plan;
+    if (!plan_tiles(&p[PRODUCT_QKV], c, rows, s->hidden, blocks_of(rows, TILE)) ||
+        !plan_own(&p[PRODUCT_O], c, s->hidden, s->q) ||
+        !plan_tiles(&p[PRODUCT_GATED], c, 2 * s->ffn, s->hidden, s->ffn / (TILE / 2)) ||
+        !plan_own(&p[PRODUCT_DOWN], c, s->hidden, s->ffn) ||
+        p[PRODUCT_O].each * p[PRODUCT_O].rows !=
+            p[PRODUCT_DOWN].each * p[PRODUCT_DOWN].rows)
+        return false;
+    return HEADER + ROTATIONS * rotation_bytes(*s) <= EXCHANGE;
+}
+
+/* Divide shared memory, of which the result is the size; 0: it is too small. */
+static size_t
+plan_memory(struct stack *s, const struct cuda *c)
+{
+    size_t widest = max(s->q, s->ffn) * 2, scratch = ATTEND_WARPS * s->group * DIM * 4;
+    size_t fixed = s->hidden * 10 + max(widest, scratch); // gains, normed x, x
+    size_t beside = sizeof(struct block_state) + 1024;
+    s->stage = 2 * PIECE;
+    for (int i = 0; i < PRODUCTS; i++) {
+        const struct weight_plan *p = &s->plan[i];
+        s->stage = max(s->stage, p->rows * (p->code_row + p->scale_row));
+    }
+    s->stage = (s->stage + 127) / 128 * 128;
+    if (fixed + beside > c->shared)
+        return 0;
+    s->slots = (unsigned)min_size((c->shared - fixed - beside) / s->stage, SLOTS);
+    return s->slots < 2 ? 0 : s->slots * s->stage + fixed;
+}
+
+bool
+cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
+            const struct layer_steps *l)
+{
+    struct cuda *c = cuda_of(k);
+    struct stack s = {};
+    // Other chips: not tried.
+    if (c->major != 9 || x->dtype != DT_BF16 || !plan_stack(c, &s, l))
+        return false;
+    size_t shared = plan_memory(&s, c);
+    if (!shared)
+        return false;
+    for (size_t i = 0; i < l->layers; i++) {
+        const struct layer_step *from = &l->layer[i];
+        struct one_layer *to = &s.layer[i];
+        for (int m = 0; m < LAYER_WEIGHTS; m++) {
+            if (!is_weight(&from->w[m]))
+                return false;
+            to->codes[m] = (const char *)from->w[m].data;
+            to->scales[m] = from->w[m].scales;
+            to->scale2[m] = from->w[m].scale2;
+        }
+        if ((uintptr_t)from->input_gain % 16 || (uintptr_t)from->mid_gain % 16 ||
+            (uintptr_t)from->key % 16 || (uintptr_t)from->value % 16)
+            return false;
+        to->input_gain = from->input_gain;
+        to->mid_gain = from->mid_gain;
+        to->q_gain = from->q_gain;
+        to->k_gain = from->k_gain;
+        to->key = (bf16 *)from->key;
+        to->value = (bf16 *)from->value;
+    }
+    s.x = (const bf16 *)x->data;
+    s.y = (bf16 *)y->data;
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    config.gridDim = (unsigned)c->sms;
+    config.blockDim = ALL_THREADS;
+    config.dynamicSmemBytes = shared;
+    config.stream = c->q.stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    attention_allow(c, (const void *)all_layers, shared);
+    cuda_check(c, cudaLaunchKernelEx(&config, all_layers, s), "all layers");
+    cuda_launched(c, "all layers");
+    c->q.early = NOT_EARLY;
+    return true;
+}
