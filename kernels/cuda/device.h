@@ -21,7 +21,8 @@
  *   EARLY_FORWARD     no kernel writes weights, which are read early;
  *   EARLY_UPDATES     norms, clip, adamw: adamw alone reads early: a gradient and the
  *                     state of its tensor, which only another adamw of it writes; it
- *                     calls cuda_next after cuda_wait, so c->q.updated tells enough;
+ *                     calls cuda_next after cuda_wait, so c->q.updated tells enough; one
+ *                     of several tensors, and the next one behind it, reads nothing early;
  *   EARLY_QUANTIZERS  values, amax and column weights are read early; kernels.h
  *                     promises that none of the kernels writes them.  A tensor scale
  *                     shared by several is written by each, with the same value. */
