@@ -156,13 +156,24 @@ struct adam_state {
     uint16_t *m_scale, *v_scale; // int8
     uint64_t first;              // index in the tensor of the arrays' element 0
 };
-/* Parameters of a step, the same for all tensors but row and decay. */
+/* Parameters of a step, the same for all tensors but row, decay, clip and amax. */
 struct adam_step {
     float lr, beta1, beta2, eps, decay;
     float bias_correction1, bias_correction2; // 1 - beta^t
     const float *clip;        // (1) gradients are multiplied by it; NaN: no update
     float *amax;              // (1) or NULL: see op_adamw
     uint32_t seed, step, row; // of the random numbers; row of the tensor table
+};
+
+/* An update of op_adamw: elements first .. first + n - 1 of a tensor.  first is a multiple of
+ * 32, and of 256 for speed; element i of the tensor is element i - state.first of the arrays
+ * of state, and of grad, f32 or bf16. */
+struct adam_update {
+    struct adam_state state;
+    struct matrix grad;
+    uint64_t first;
+    size_t n;
+    struct adam_step step;
 };
 
 /* TorchSharp's packed optimizer, numerics.md 7.4.  The weight (rows, cols) is nvfp4 of one
@@ -536,13 +547,10 @@ void op_block_squares(struct kernels *k, double *out, const struct matrix *g,
  * or not finite, or if *before, unless NULL, is NaN. */
 void op_clip(struct kernels *k, float *out, const double *squares, float factor,
              float limit, double max, const float *before);
-/* AdamW of elements first .. first + n - 1 of a tensor.  first is a multiple of 32, and of
- * 256 for speed; element i of the tensor is element i - s->first of the arrays of s, and of
- * grad, f32 or bf16.  *a->amax, which is 0 before the first call, grows to the largest
- * magnitude of what is written to the master (NaN: one is not finite); without an update it
- * stays. */
-void op_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
-              uint64_t first, size_t n, const struct adam_step *a);
+/* AdamW: several updates together; no element is in two of them.  *step.amax, which is 0 before
+ * the first, grows to the largest magnitude of what is written to the master (NaN: one is not
+ * finite); without an update it stays. */
+void op_adamw(struct kernels *k, const struct adam_update *u, size_t count);
 /* The same of rows first .. first + n - 1 of a packed tensor: unpacked, updated and packed
  * again.  Only where k->is.torchsharp. */
 void op_torchsharp_adamw(struct kernels *k, const struct torchsharp_state *s,

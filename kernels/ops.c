@@ -674,12 +674,15 @@ op_clip(struct kernels *k, float *out, const double *squares, float factor, floa
 }
 
 void
-op_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
-         uint64_t first, size_t n, const struct adam_step *a)
+op_adamw(struct kernels *k, const struct adam_update *u, size_t count)
 {
-    assert(matrix_is_dense(grad) && first % 32 == 0 && first >= s->first);
-    assert(first - s->first + n <= grad->rows * grad->cols);
-    RUN(k, adamw, s, grad, first, n, a);
+    for (size_t i = 0; i < count; i++) {
+        assert(matrix_is_dense(&u[i].grad) && u[i].first % 32 == 0);
+        assert(u[i].first >= u[i].state.first);
+        assert(u[i].first - u[i].state.first + u[i].n <=
+               u[i].grad.rows * u[i].grad.cols);
+    }
+    RUN(k, adamw, u, count);
 }
 
 void

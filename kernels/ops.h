@@ -138,9 +138,7 @@ struct ops {
                           size_t count);
     void (*clip)(struct kernels *k, float *out, const double *squares, float factor,
                  float limit, double max, const float *before);
-    void (*adamw)(struct kernels *k, const struct adam_state *s,
-                  const struct matrix *grad, uint64_t first, size_t n,
-                  const struct adam_step *a);
+    void (*adamw)(struct kernels *k, const struct adam_update *u, size_t count);
     void (*torchsharp_adamw)(struct kernels *k, const struct torchsharp_state *s,
                              const struct matrix *grad, size_t first, size_t n,
                              const struct adam_step *a);

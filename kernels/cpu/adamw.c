@@ -36,11 +36,12 @@ update(const void *ctx, size_t at, size_t end)
 }
 
 void
-cpu_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
-          uint64_t first, size_t n, const struct adam_step *a)
+cpu_adamw(struct kernels *k, const struct adam_update *u, size_t count)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { table[c->isa], s, grad->data, first, a };
-    if (!isnan(*a->clip))
-        cpu_for_ranges(c, n, SMALL_PART, update, &j);
+    for (; count; count--, u++) {
+        struct job j = { table[c->isa], &u->state, u->grad.data, u->first, &u->step };
+        if (!isnan(*u->step.clip))
+            cpu_for_ranges(c, u->n, SMALL_PART, update, &j);
+    }
 }

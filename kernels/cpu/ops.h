@@ -110,8 +110,7 @@ void cpu_block_squares(struct kernels *k, double *out, const struct matrix *g,
 void cpu_clip(struct kernels *k, float *out, const double *squares, float factor,
               float limit, double max, const float *before);
 
-void cpu_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
-               uint64_t first, size_t n, const struct adam_step *a);
+void cpu_adamw(struct kernels *k, const struct adam_update *u, size_t count);
 /* torchsharp.c */
 void cpu_torchsharp_adamw(struct kernels *k, const struct torchsharp_state *s,
                           const struct matrix *grad, size_t first, size_t n,

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
+#include <limits.h>
 #include <math.h>
 
 enum {
@@ -188,12 +189,30 @@ enum {
     ALIGNED = 16 / 2 * GROUP, // elements per 16 bytes of scales, for bulk copies
 };
 
+/* An update of the fast kernel; arrays are indexed by elements of the tensor. */
+struct part {
+    struct adam_state s; // dtype and moments are known
+    const void *grad;
+    const float *clip;
+    float *amax;
+    uint64_t first, end;
+    unsigned tile; // number of its first tile
+    unsigned row;
+    float decay, keep; // as in struct hyper
+    unsigned bulk;     // tiles below that number are whole and aligned for bulk copies
+};
+
+/* As many as fit in a kernel's parameters. */
+enum { PARTS = 32 };
+
 /* Parameters of the fast kernel, with the keys of all rounds of Philox as constants. */
 struct fast_params {
-    struct hyper h;
+    struct hyper h; // but for row, decay and keep
     struct draw_keys keys;
-    bool bulk; // tiles are aligned for bulk copies
+    unsigned parts, tiles;
+    struct part part[PARTS];
 };
+static_assert(sizeof(struct fast_params) <= 4000, "parameters of a kernel");
 
 /* A tile in shared memory.  Double-buffered: one thread starts the bulk copies of the
  * next tile while all threads compute this one. */
@@ -211,10 +230,11 @@ static_assert(TILE % ALIGNED == 0, "tiles start at aligned scales");
  * phase. */
 template <typename G>
 static __device__ __forceinline__ void
-load_tile(struct tile<G> *to, uint64_t *arrived, const struct adam_state *s,
-          const G *grad, uint64_t i)
+load_tile(struct tile<G> *to, uint64_t *arrived, const struct part &of, uint64_t i)
 {
     const unsigned bar = shared_address(arrived);
+    const struct adam_state *s = &of.s;
+    const G *grad = (const G *)of.grad;
     static_assert(sizeof *to == to->BYTES, "no padding");
     mbarrier_arrive_expect(bar, sizeof *to);
     bulk_load(to->master, (const uint16_t *)s->master + i, sizeof to->master, bar);
@@ -225,25 +245,26 @@ load_tile(struct tile<G> *to, uint64_t *arrived, const struct adam_state *s,
     bulk_load(to->grad, grad + i, sizeof to->grad, bar);
 }
 
-/* One thread, after a block barrier: start storing the tile. */
+/* One thread, when all are done: start storing the tile. */
 template <typename G>
 static __device__ __forceinline__ void
-store_tile(const struct adam_state *s, const struct tile<G> *from, uint64_t i)
+store_tile(const struct adam_state &s, const struct tile<G> *from, uint64_t i)
 {
-    bulk_store((uint16_t *)s->master + i, from->master, sizeof from->master);
-    bulk_store((uint8_t *)s->m + i, from->m, sizeof from->m);
-    bulk_store((uint8_t *)s->v + i, from->v, sizeof from->v);
-    bulk_store(s->m_scale + i / GROUP, from->m_scale, sizeof from->m_scale);
-    bulk_store(s->v_scale + i / GROUP, from->v_scale, sizeof from->v_scale);
+    bulk_store((uint16_t *)s.master + i, from->master, sizeof from->master);
+    bulk_store((uint8_t *)s.m + i, from->m, sizeof from->m);
+    bulk_store((uint8_t *)s.v + i, from->v, sizeof from->v);
+    bulk_store(s.m_scale + i / GROUP, from->m_scale, sizeof from->m_scale);
+    bulk_store(s.v_scale + i / GROUP, from->v_scale, sizeof from->v_scale);
     bulk_commit();
 }
 
 /* All threads, element by element: a partial or unaligned tile. */
 template <typename G>
 static __device__ __noinline__ void
-load_partial(struct tile<G> *to, const struct adam_state *s, const G *grad, uint64_t i,
-             unsigned left)
+load_partial(struct tile<G> *to, const struct part &of, uint64_t i, unsigned left)
 {
+    const struct adam_state *s = &of.s;
+    const G *grad = (const G *)of.grad;
     for (unsigned k = threadIdx.x; k < left; k += FAST_THREADS) {
         to->master[k] = ((const uint16_t *)s->master)[i + k];
         to->m[k] = ((const uint8_t *)s->m)[i + k];
@@ -259,16 +280,16 @@ load_partial(struct tile<G> *to, const struct adam_state *s, const G *grad, uint
 
 template <typename G>
 static __device__ __noinline__ void
-store_partial(const struct adam_state *s, const struct tile<G> *from, uint64_t i,
+store_partial(const struct adam_state &s, const struct tile<G> *from, uint64_t i,
               unsigned left)
 {
     for (unsigned k = threadIdx.x; k < left; k += FAST_THREADS) {
-        ((uint16_t *)s->master)[i + k] = from->master[k];
-        ((uint8_t *)s->m)[i + k] = from->m[k];
-        ((uint8_t *)s->v)[i + k] = from->v[k];
+        ((uint16_t *)s.master)[i + k] = from->master[k];
+        ((uint8_t *)s.m)[i + k] = from->m[k];
+        ((uint8_t *)s.v)[i + k] = from->v[k];
         if (k % GROUP == 0) {
-            s->m_scale[(i + k) / GROUP] = from->m_scale[k / GROUP];
-            s->v_scale[(i + k) / GROUP] = from->v_scale[k / GROUP];
+            s.m_scale[(i + k) / GROUP] = from->m_scale[k / GROUP];
+            s.v_scale[(i + k) / GROUP] = from->v_scale[k / GROUP];
         }
     }
 }
@@ -338,11 +359,11 @@ read_grad(float x[PIECE], const __nv_bfloat16 *from)
 
 /* counter: Philox counter of the first 8 of the 16 elements; even. */
 static __device__ __forceinline__ void
-draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use,
+draw_piece(uint32_t words[8], uint64_t counter, uint32_t row, enum philox_use use,
            const struct fast_params *q)
 {
-    draws_with(words, counter, q->h.row, use, &q->keys);
-    draws_with(words + 4, counter | 1, q->h.row, use, &q->keys);
+    draws_with(words, counter, row, use, &q->keys);
+    draws_with(words + 4, counter | 1, row, use, &q->keys);
 }
 
 /* Exact update of the group at element `at` of a tile, by the whole warp.  Elements
@@ -351,8 +372,11 @@ draw_piece(uint32_t words[8], uint64_t counter, enum philox_use use,
 template <typename G>
 static __device__ __noinline__ uint32_t
 exact_group(struct tile<G> *buffer, unsigned at, unsigned left, uint64_t counter,
-            float clip, const struct hyper *h)
+            float clip, const struct part &of, const struct hyper *all)
 {
+    struct hyper own = *all, *h = &own;
+    own.row = of.row;
+    own.decay = of.decay;
     unsigned lane = threadIdx.x % 32, half = lane % 8;
     uint32_t words[4], mine[2][4];
     const struct adam_state here = { buffer->master, DT_BF16,   MOMENTS_INT8,
@@ -384,120 +408,161 @@ exact_group(struct tile<G> *buffer, unsigned at, unsigned left, uint64_t counter
                                                       random);
 }
 
-/* Number of elements in the tile at i. */
-static __device__ __forceinline__ unsigned
-left_of(uint64_t i, uint64_t end)
+/* A tile of a launch. */
+struct place {
+    unsigned number, part;
+    uint64_t i;    // its first element
+    unsigned left; // elements from there on, at most TILE; 0: there is no such tile
+    bool bulk;     // it is copied in bulk
+};
+
+/* The tile of that number, in `part` or one behind it. */
+static __device__ __forceinline__ struct place
+place_of(const struct fast_params &q, unsigned number, unsigned part)
 {
-    return i >= end ? 0 : (unsigned)(end - i < TILE ? end - i : TILE);
+    struct place at = { number, part, 0, 0, false };
+    if (number >= q.tiles)
+        return at;
+    while (at.part + 1 < q.parts && q.part[at.part + 1].tile <= number)
+        at.part++;
+    const struct part &p = q.part[at.part];
+    at.i = p.first + (uint64_t)(number - p.tile) * TILE;
+    at.left = (unsigned)(p.end - at.i < TILE ? p.end - at.i : TILE);
+    at.bulk = number < p.bulk;
+    return at;
 }
 
-/* Each block loops over its tiles. prefetch: the first tile is loaded before the
+/* A block's next tile. */
+static __device__ __forceinline__ struct place
+place_after(const struct fast_params &q, const struct place &at)
+{
+    const unsigned number = at.number + gridDim.x;
+    if (number < q.part[at.part].bulk)
+        return { number, at.part, at.i + (uint64_t)gridDim.x * TILE, TILE, true };
+    return place_of(q, number, at.part);
+}
+
+/* Whole warps: raise *amax to the maximum of peak, as f32 bits; inf becomes NaN. */
+static __device__ __forceinline__ void
+warp_raise_amax(float *amax, uint32_t peak)
+{
+    peak = warp_max_bits(peak >= INFINITE ? 0x7fc00000 : peak);
+    if (amax && peak && threadIdx.x % 32 == 0)
+        atomicMax((uint32_t *)amax, peak);
+}
+
+/* Each block takes every gridDim.x-th tile of all parts.  Warps go on by themselves: the last of
+ * them that is done with a tile has one thread store it, which loads the one after next to the
+ * same place as soon as it has been read.  prefetch: the first tile is loaded before the
  * preceding kernels have ended, see device.h. */
 template <typename G>
 static __global__ void __launch_bounds__(FAST_THREADS, FAST_BLOCKS)
-    fast_kernel(const __grid_constant__ struct adam_state s, const G *grad,
-                uint64_t first, uint64_t end, const float *clip, float *amax,
-                bool prefetch, const __grid_constant__ struct fast_params q)
+    fast_kernel(const __grid_constant__ struct fast_params q, bool prefetch)
 {
     __shared__ struct share shares[CODES];
     __shared__ struct tile<G> buffers[2];
     __shared__ uint64_t arrived[2];
-    const uint64_t step = (uint64_t)gridDim.x * TILE;
+    __shared__ unsigned done[2]; // warps, counted on from tile to tile
     const unsigned mine = threadIdx.x * PIECE;
-    uint64_t i = first + (uint64_t)blockIdx.x * TILE;
-    uint32_t ranges = 0, peak = 0;
-    bool bulk_loaded = q.bulk && left_of(i, end) == TILE;
+    struct place at = place_of(q, blockIdx.x, 0);
+    uint32_t ranges = 0, peak = 0, phases = 0; // phases: of `arrived`, a bit each
+    bool loads = threadIdx.x == 0;             // the tile after this one
     if (threadIdx.x == 0) {
         mbarrier_init(shared_address(&arrived[0]), 1);
         mbarrier_init(shared_address(&arrived[1]), 1);
         mbarrier_init_fence();
+        done[0] = done[1] = 0;
     }
     __syncthreads();
     if (!prefetch)
         cuda_wait();
-    if (threadIdx.x == 0 && bulk_loaded)
-        load_tile(&buffers[0], &arrived[0], &s, grad, i);
+    if (threadIdx.x == 0 && at.bulk)
+        load_tile(&buffers[0], &arrived[0], q.part[at.part], at.i);
     for (unsigned k = threadIdx.x; k < CODES; k += FAST_THREADS)
         shares[k] = share_of(k);
     if (prefetch)
         cuda_wait();
     cuda_next();
-    const float c = *clip;
     __syncthreads();
-    if (isnan(c)) {
-        if (bulk_loaded)
-            mbarrier_wait(shared_address(&arrived[0]), 0);
-        return;
-    }
-    for (unsigned iter = 0; i < end; iter++) {
+    float c = at.left ? *q.part[at.part].clip : 0;
+    for (unsigned iter = 0; at.left; iter++) {
         struct tile<G> *buffer = &buffers[iter % 2];
-        const uint64_t next = i + step, counter = (i + mine) / 8;
-        const unsigned left = left_of(i, end), whole = left / GROUP * GROUP;
-        const bool next_bulk = q.bulk && left_of(next, end) == TILE;
+        const struct part &of = q.part[at.part];
+        const struct place next = place_after(q, at);
+        const uint64_t counter = (at.i + mine) / 8;
+        const unsigned whole = at.left / GROUP * GROUP;
+        const bool go = !isnan(c);
         struct piece p;
         struct doubt d = no_doubt();
         float g[PIECE];
         uint32_t words[8], m_scale, v_scale;
-        draw_piece(words, counter, PHILOX_MASTER, &q);
-        if (bulk_loaded)
-            mbarrier_wait(shared_address(&arrived[iter % 2]), iter / 2 % 2);
-        else
-            load_partial(buffer, &s, grad, i, left);
+        draw_piece(words, counter, of.row, PHILOX_MASTER, &q);
+        if (at.bulk) {
+            mbarrier_wait(shared_address(&arrived[iter % 2]), phases >> iter % 2 & 1);
+            phases ^= 1U << iter % 2;
+        } else {
+            __syncthreads(); // the buffer has been stored
+            load_partial(buffer, of, at.i, at.left);
+        }
         read_piece(&p, buffer, mine);
         read_grad(g, buffer->grad + mine);
         m_scale = p.m_scale;
         v_scale = p.v_scale;
-        fast_update(&p, g, c, words, shares, &q.h, &d);
-        if (threadIdx.x == 0) {
-            bulk_wait_read(); // the stores from the next buffer have read it
-            if (next_bulk)
-                load_tile(&buffers[(iter + 1) % 2], &arrived[(iter + 1) % 2], &s, grad,
-                          next);
+        fast_update(&p, g, c, of.keep, words, shares, &q.h, &d);
+        if (loads) {
+            bulk_wait_read();
+            if (next.bulk)
+                load_tile(&buffers[(iter + 1) % 2], &arrived[(iter + 1) % 2],
+                          q.part[next.part], next.i);
+            loads = false;
         }
         // All lanes: the two halves of a group shuffle.
         __syncwarp();
         p.max_m = f_max(p.max_m, __shfl_xor_sync(0xffffffffU, p.max_m, 1));
         p.max_v = f_max(p.max_v, __shfl_xor_sync(0xffffffffU, p.max_v, 1));
-        draw_piece(words, counter, PHILOX_MOMENT, &q);
+        draw_piece(words, counter, of.row, PHILOX_MOMENT, &q);
         fast_codes(&p, words, &d);
         bool sure = mine < whole && is_sure(&p, &d, m_scale, v_scale);
         uint32_t slow =
-            __ballot_sync(0xffffffffU, !sure && mine / GROUP * GROUP < left);
+            __ballot_sync(0xffffffffU, go && !sure && mine / GROUP * GROUP < at.left);
         slow = (slow | slow >> 1) & 0x55555555; // one bit per group
-        if (mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1)) {
+        if (go && mine < whole && !(slow >> threadIdx.x % 32 / 2 * 2 & 1)) {
             write_piece(buffer, &p, mine);
             ranges = u_add_max2(d.range, 0x00010001, ranges);
         }
         for (; slow; slow &= slow - 1) {
-            unsigned at =
+            unsigned in =
                 threadIdx.x / 32 * SPAN + (unsigned)(__ffs((int)slow) - 1) * PIECE;
-            peak = max(peak, exact_group(buffer, at, left, (i + at) / 8, c, &q.h));
+            peak = max(peak,
+                       exact_group(buffer, in, at.left, (at.i + in) / 8, c, of, &q.h));
         }
-        if (bulk_loaded)
+        if (at.bulk) {
             bulk_fence();
-        __syncthreads();
-        if (!bulk_loaded)
-            store_partial(&s, buffer, i, left);
-        else if (threadIdx.x == 0)
-            store_tile(&s, buffer, i);
-        bulk_loaded = next_bulk;
-        i = next;
+            __syncwarp();
+            if (threadIdx.x % 32 == 0 &&
+                count_in(&done[iter % 2]) % FAST_WARPS == FAST_WARPS - 1) {
+                if (go)
+                    store_tile(of.s, buffer, at.i);
+                loads = true;
+            }
+        } else {
+            __syncthreads();
+            if (go)
+                store_partial(of.s, buffer, at.i, at.left);
+            __syncthreads();
+            loads = threadIdx.x == 0;
+        }
+        if (next.part != at.part || !next.left) {
+            warp_raise_amax(of.amax, max(peak, max_of_ranges(ranges)));
+            ranges = peak = 0;
+            c = *q.part[next.part].clip;
+        }
+        at = next;
     }
-    if (threadIdx.x == 0)
-        bulk_wait_read(); // the block must outlive the stores that read it
-    raise_amax(amax, max(peak, max_of_ranges(ranges)));
+    bulk_wait_read(); // the block must outlive the stores that read it
 }
 
 /* ---- launch ---------------------------------------------------------------------- */
-
-struct run {
-    struct cuda *c;
-    const struct adam_state *s;
-    uint64_t first, end;
-    const float *clip;
-    float *amax;
-    struct hyper h;
-};
 
 static struct hyper
 hyper_of(const struct adam_step *a)
@@ -518,71 +583,6 @@ grid_of(const struct cuda *c, uint64_t n, unsigned each, unsigned waves)
 {
     uint64_t want = (n + each - 1) / each, limit = (uint64_t)c->sms * waves;
     return (unsigned)(want < limit ? want : limit);
-}
-
-/* Blocks that fit on an SM. */
-template <typename G>
-static unsigned
-fast_blocks(const struct cuda *c)
-{
-    const size_t buffers = 2 * sizeof(struct tile<G>) + CODES * sizeof(struct share);
-    const size_t reserved = 2048; // barriers, and the driver's reserve
-    size_t blocks = c->shared / (buffers + reserved);
-    return blocks < FAST_BLOCKS ? (unsigned)blocks : FAST_BLOCKS;
-}
-
-/* Whether all arrays are aligned for bulk copies. */
-static bool
-are_aligned(const struct run *r, const void *grad)
-{
-    const struct adam_state *s = r->s;
-    const void *all[] = { s->master, s->m, s->v, s->m_scale, s->v_scale, grad };
-    bool are = r->first % ALIGNED == 0;
-    for (const void *p : all)
-        are = are && (uintptr_t)p % 16 == 0;
-    return are;
-}
-
-template <typename W, typename G>
-static void
-launch(const struct run *r, const G *grad)
-{
-    struct cuda *c = r->c;
-    uint64_t n = r->end - r->first;
-    if (sizeof(W) == 2 && r->s->moments == MOMENTS_INT8 && can_be_fast(&r->h)) {
-        struct fast_params q = { r->h, draw_keys_of(r->h.key), are_aligned(r, grad) };
-        bool prefetch = c->q.early != EARLY_UPDATES || c->q.updated != r->s->master;
-        cuda_check(c,
-                   cudaFuncSetAttribute(fast_kernel<G>,
-                                        cudaFuncAttributePreferredSharedMemoryCarveout,
-                                        cudaSharedmemCarveoutMaxShared),
-                   "cudaFuncSetAttribute");
-        unsigned grid = grid_of(c, n, TILE, fast_blocks<G>(c));
-        cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, fast_kernel<G>, grid,
-                        FAST_THREADS, 0, *r->s, grad, r->first, r->end, r->clip,
-                        r->amax, prefetch, q);
-    } else {
-        void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *,
-                       float *, struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
-        if (r->s->moments == MOMENTS_F32)
-            kernel = adamw_kernel<W, G, MOMENTS_F32>;
-        else if (r->s->moments == MOMENTS_BF16)
-            kernel = adamw_kernel<W, G, MOMENTS_BF16>;
-        cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, kernel,
-                        grid_of(c, n, WARPS * AT_ONCE, 32), THREADS, 0, *r->s, grad,
-                        r->first, r->end, r->clip, r->amax, r->h);
-    }
-    c->q.updated = r->s->master;
-}
-
-template <typename G>
-static void
-run_grad(const struct run *r, const G *grad)
-{
-    if (r->s->dtype == DT_F32)
-        launch<float>(r, grad);
-    else
-        launch<__nv_bfloat16>(r, grad);
 }
 
 /* Address of the tensor's element 0, for an array that starts at element `first` and
@@ -609,21 +609,149 @@ whole_state(const struct adam_state *s)
     return w;
 }
 
-void
-cuda_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
-           uint64_t first, size_t n, const struct adam_step *a)
+static const void *
+whole_grad(const struct adam_update *u)
 {
-    const struct adam_state whole = whole_state(s);
-    const void *g = base_of(grad->data, s->first, dtype_bits(grad->dtype));
-    struct run r = {
-        cuda_of(k), &whole, first, first + n, a->clip, a->amax, hyper_of(a)
-    };
-    if (n == 0)
-        return;
-    if (grad->dtype == DT_F32)
-        run_grad(&r, (const float *)g);
+    return base_of(u->grad.data, u->state.first, dtype_bits(u->grad.dtype));
+}
+
+template <typename W, typename G>
+static void
+exact_launch(struct cuda *c, const struct adam_update *u)
+{
+    void (*kernel)(struct adam_state, const G *, uint64_t, uint64_t, const float *,
+                   float *, struct hyper) = adamw_kernel<W, G, MOMENTS_INT8>;
+    if (u->state.moments == MOMENTS_F32)
+        kernel = adamw_kernel<W, G, MOMENTS_F32>;
+    else if (u->state.moments == MOMENTS_BF16)
+        kernel = adamw_kernel<W, G, MOMENTS_BF16>;
+    cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, kernel,
+                    grid_of(c, u->n, WARPS * AT_ONCE, 32), THREADS, 0,
+                    whole_state(&u->state), (const G *)whole_grad(u), u->first,
+                    u->first + u->n, u->step.clip, u->step.amax, hyper_of(&u->step));
+    c->q.updated = u->state.master;
+}
+
+/* One update, exactly. */
+static void
+run_exact(struct cuda *c, const struct adam_update *u)
+{
+    bool full = u->state.dtype == DT_F32;
+    if (u->grad.dtype == DT_F32)
+        full ? exact_launch<float, float>(c, u)
+             : exact_launch<__nv_bfloat16, float>(c, u);
     else
-        run_grad(&r, (const __nv_bfloat16 *)g);
+        full ? exact_launch<float, __nv_bfloat16>(c, u)
+             : exact_launch<__nv_bfloat16, __nv_bfloat16>(c, u);
+}
+
+/* Blocks that fit on an SM. */
+template <typename G>
+static unsigned
+fast_blocks(const struct cuda *c)
+{
+    const size_t buffers = 2 * sizeof(struct tile<G>) + CODES * sizeof(struct share);
+    const size_t reserved = 2048; // barriers, and the driver's reserve
+    size_t blocks = c->shared / (buffers + reserved);
+    return blocks < FAST_BLOCKS ? (unsigned)blocks : FAST_BLOCKS;
+}
+
+/* Whether all arrays are aligned for bulk copies. */
+static bool
+are_aligned(const struct part *p)
+{
+    const struct adam_state *s = &p->s;
+    const void *all[] = { s->master, s->m, s->v, s->m_scale, s->v_scale, p->grad };
+    bool are = p->first % ALIGNED == 0;
+    for (const void *x : all)
+        are = are && (uintptr_t)x % 16 == 0;
+    return are;
+}
+
+/* Launch the parts so far. */
+template <typename G>
+static void
+run_parts(struct cuda *c, struct fast_params *q)
+{
+    const void *master = q->parts == 1 ? q->part[0].s.master : NULL;
+    bool prefetch = c->q.early != EARLY_UPDATES ||
+                    (master && c->q.updated && c->q.updated != master);
+    unsigned grid = c->sms * fast_blocks<G>(c);
+    if (q->parts == 0)
+        return;
+    cuda_check(c,
+               cudaFuncSetAttribute(fast_kernel<G>,
+                                    cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared),
+               "cudaFuncSetAttribute");
+    cuda_start_kind(c, EARLY_UPDATES, "adamw", 1, fast_kernel<G>,
+                    q->tiles < grid ? q->tiles : grid, FAST_THREADS, 0, *q, prefetch);
+    c->q.updated = master;
+    q->parts = q->tiles = 0;
+}
+
+static bool
+is_fast(const struct adam_update *u)
+{
+    const struct hyper h = hyper_of(&u->step);
+    return u->state.dtype == DT_BF16 && u->state.moments == MOMENTS_INT8 &&
+           can_be_fast(&h);
+}
+
+/* Whether these differ in what is a part's own only. */
+static bool
+is_one_step(const struct adam_step *a, const struct adam_step *b)
+{
+    return a->lr == b->lr && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
+           a->eps == b->eps && a->bias_correction1 == b->bias_correction1 &&
+           a->bias_correction2 == b->bias_correction2 && a->seed == b->seed &&
+           a->step == b->step;
+}
+
+/* The fast ones among those with gradients G, of one step. */
+template <typename G>
+static void
+run_fast(struct cuda *c, const struct adam_update *u, size_t count, enum dtype grad)
+{
+    struct fast_params q;
+    q.parts = q.tiles = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct hyper h = hyper_of(&u[i].step);
+        struct part p = {
+            whole_state(&u[i].state), whole_grad(&u[i]), u[i].step.clip,
+            u[i].step.amax,           u[i].first,        u[i].first + u[i].n
+        };
+        unsigned tiles = (unsigned)((u[i].n + TILE - 1) / TILE);
+        if (u[i].grad.dtype != grad || !is_fast(&u[i]) || !tiles)
+            continue;
+        if (q.parts == PARTS || q.tiles > UINT_MAX / 2 - tiles)
+            run_parts<G>(c, &q);
+        p.tile = q.tiles;
+        p.row = h.row;
+        p.decay = h.decay;
+        p.keep = h.keep;
+        p.bulk = p.tile + (are_aligned(&p) ? (unsigned)(u[i].n / TILE) : 0);
+        q.h = h;
+        q.keys = draw_keys_of(h.key);
+        q.part[q.parts++] = p;
+        q.tiles += tiles;
+    }
+    run_parts<G>(c, &q);
+}
+
+void
+cuda_adamw(struct kernels *k, const struct adam_update *u, size_t count)
+{
+    struct cuda *c = cuda_of(k);
+    for (size_t n; count; count -= n, u += n) {
+        for (n = 1; n < count && is_one_step(&u[0].step, &u[n].step);)
+            n++;
+        run_fast<__nv_bfloat16>(c, u, n, DT_BF16);
+        run_fast<float>(c, u, n, DT_F32);
+        for (size_t i = 0; i < n; i++)
+            if (u[i].n && !is_fast(&u[i]))
+                run_exact(c, &u[i]);
+    }
 }
 
 /* ---- the norm -------------------------------------------------------------------- */

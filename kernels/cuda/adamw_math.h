@@ -9,7 +9,7 @@
  * could is left to the exact path; the bounds of the error are
  *
  *   code of m   at most 4 of 65536 parts of a code, 4.5 of a code of v
- *   master      at most 18 * 2^-24 of the update and 3.2 ulp
+ *   master      at most 19 * 2^-24 of the update and 3.2 ulp
  *
  * and the constants below are not smaller.  m is decoded as s hi + s lo, where hi + lo
  * is q / (254 - |q|) to 48 bits: a quotient of 15 by 8 bits is at least 2^-9 ulp away
@@ -35,9 +35,9 @@ enum {
 struct hyper {
     float lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, decay,
         bias_correction1, bias_correction2;
-    // For the fast path: lr / bias_correction1, 2^-19 of it, the inverse root of
-    // bias_correction2, and 1 - lr decay.
-    float rate, slack, rsqrt_correction2, keep;
+    // For the fast path: an update of the master is m / (root * sqrt(v) + shift), to the
+    // sign, both infinite if lr is 0; keep: 1 - lr decay.
+    float root, shift, keep;
     uint32_t key[2], row;
 };
 
@@ -130,9 +130,9 @@ code_v8(float r, uint32_t scale)
 static inline void
 fast_terms(struct hyper *h)
 {
-    h->rate = h->lr / h->bias_correction1;
-    h->slack = fabsf(h->rate) * 0x1p-19F;
-    h->rsqrt_correction2 = 1 / sqrtf(h->bias_correction2);
+    float rate = h->lr / h->bias_correction1;
+    h->root = 1 / (sqrtf(h->bias_correction2) * rate);
+    h->shift = h->eps / rate;
     h->keep = 1 - h->lr * h->decay;
 }
 
@@ -140,7 +140,8 @@ fast_terms(struct hyper *h)
 static inline bool
 can_be_fast(const struct hyper *h)
 {
-    return h->eps >= 0x1p-33F && h->eps <= 1 && fabsf(h->lr) <= 1 && h->decay >= 0 &&
+    return h->eps >= 0x1p-33F && h->eps <= 1 && fabsf(h->lr) <= 1 &&
+           (h->lr == 0 || fabsf(h->lr) >= 0x1p-40F) && h->decay >= 0 &&
            fabsf(h->lr) * h->decay <= 0.125F && h->bias_correction1 >= 0x1p-30F &&
            h->bias_correction1 <= 1 && h->bias_correction2 >= 0x1p-30F &&
            h->bias_correction2 <= 1;
@@ -178,13 +179,13 @@ ordinary(uint32_t scale)
     return (scale == 0) | (scale - (67U << 7) < 120U << 7);
 }
 
-/* Evidence that a result of the fast path may be wrong, see is_sure; range, near_m and
- * near_v have two 16-bit halves. */
+/* Evidence that a result of the fast path may be wrong, see is_sure; minima and maxima are of
+ * 16-bit halves. */
 struct doubt {
     uint32_t differ; // bits of masters that the error may change
     uint32_t range;  // max. of |master| bits minus MASTER_LOW; zeros wrap around
-    uint32_t near_m; // min. distance of m from a rounding boundary
-    uint32_t near_v;
+    uint32_t near_m; // low half: min. distance of m from a rounding boundary
+    uint32_t near_v; // the same of v; high half: min. of codes of v, plus NO_CODE
 };
 
 enum {
@@ -193,7 +194,10 @@ enum {
     NEAR_M = 4,
     NEAR_V = 5,
     ULPS = 4,
+    NO_CODE = 0x8700,
 };
+
+#define SLACK 0x1p-19F
 
 /* x / 255, correctly rounded, for 0 and ordinary scales: one residual step (Markstein)
  * on the rounded inverse and a quotient that is off by less than 1 ulp. */
@@ -232,8 +236,8 @@ struct updated {
  * negative, and the bits of the master plus random bits. */
 EXACT struct updated
 quick_update(struct piece *p, int i, float w, float grad, float unit, float m_scale,
-             float clip, const uint32_t random[8], const struct share *shares,
-             const struct hyper *h, struct doubt *d)
+             float clip, float keep, const uint32_t random[8],
+             const struct share *shares, const struct hyper *h, struct doubt *d)
 {
     uint32_t byte = 1U << i % 4 * 8;
     struct share share = *(const struct share *)((const char *)shares +
@@ -246,13 +250,13 @@ quick_update(struct piece *p, int i, float w, float grad, float unit, float m_sc
     float v =
         f_add(f_mul(h->beta2, f_mul(r, r)), f_mul(h->one_minus_beta2, f_mul(g, g)));
     float root = rough_root(v);
-    float u = f_mul(m, rough_inverse(f_fma(root, h->rsqrt_correction2, h->eps)));
-    float next = f_fma(u, -h->rate, f_mul(w, h->keep));
-    // |u| with the sign of next: the error bound is slack times it, and ULPS.
-    float size = f_from(u_select(0x80000000, f_bits(next), f_bits(u)));
+    float change = f_mul(m, rough_inverse(f_fma(root, h->root, h->shift)));
+    float next = f_fma(w, keep, -change);
+    // |change| with the sign of next: the error bound is SLACK times it, and ULPS.
+    float size = f_from(u_select(0x80000000, f_bits(next), f_bits(change)));
     uint32_t more = plus_random(ULPS, random, i);
-    uint32_t above = f_bits(f_fma(size, h->slack, next)) + more;
-    uint32_t below = f_bits(f_fma(size, -h->slack, next)) + more - 2 * ULPS;
+    uint32_t above = f_bits(f_fma(size, SLACK, next)) + more;
+    uint32_t below = f_bits(f_fma(size, -SLACK, next)) + more - 2 * ULPS;
     p->new_m[i] = m;
     p->root[i] = root;
     p->max_m = f_max(p->max_m, f_abs(m)); // drops NaN, which the master shows
@@ -261,9 +265,10 @@ quick_update(struct piece *p, int i, float w, float grad, float unit, float m_sc
     return both;
 }
 
-/* First half of the update: moments and master. grad: 16 values; random: 8 words. */
+/* First half of the update: moments and master. grad: 16 values; keep: as in struct hyper;
+ * random: 8 words. */
 EXACT void
-fast_update(struct piece *p, const float grad[PIECE], float clip,
+fast_update(struct piece *p, const float grad[PIECE], float clip, float keep,
             const uint32_t random[8], const struct share *shares, const struct hyper *h,
             struct doubt *d)
 {
@@ -274,10 +279,10 @@ fast_update(struct piece *p, const float grad[PIECE], float clip,
     for (int i = 0; i < PIECE; i += 2) {
         uint32_t word = p->w[i / 2];
         struct updated even = quick_update(p, i, f_from(word << 16), grad[i], unit,
-                                           m_scale, clip, random, shares, h, d);
+                                           m_scale, clip, keep, random, shares, h, d);
         struct updated odd =
             quick_update(p, i + 1, f_from(word & 0xffff0000), grad[i + 1], unit,
-                         m_scale, clip, random, shares, h, d);
+                         m_scale, clip, keep, random, shares, h, d);
         max_v = u_max3(even.v, odd.v, max_v);
         p->w[i / 2] = u_bytes(even.master, odd.master, 0x7632);
         d->range =
@@ -311,7 +316,7 @@ lift_zeros(struct piece *p, struct doubt *d)
     d->differ |= min_root == 0 && one ? 0xffffffff : 0; // a v that is 0 or subnormal
 }
 
-/* 256 + code of v in bits 16 on: twice the bits of the f32 and a half, plus the error
+/* NO_CODE + code of v in bits 16 on: twice the bits of the f32 and a half, plus the error
  * bound. */
 EXACT uint32_t
 code_bits_of_v(float root, float factor)
@@ -323,7 +328,7 @@ code_bits_of_v(float root, float factor)
 EXACT void
 fast_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
 {
-    uint32_t up = f_bits(rough_root(p->max_v)) + 0xffff, zeros = 0;
+    uint32_t up = f_bits(rough_root(p->max_v)) + 0xffff;
     // A maximum too large for a scale is not ordinary, either.
     p->m_scale = (f_bits(p->max_m) + 0xffff) >> 16;
     p->v_scale = up >> 16;
@@ -346,13 +351,10 @@ fast_codes(struct piece *p, const uint32_t random[8], struct doubt *d)
         }
         p->m[i / 4] = third_bytes(x) ^ 0x80808080;
         p->v[i / 4] = third_bytes(y);
-        zeros |= (p->v[i / 4] - 0x01010101) & ~p->v[i / 4];
-        d->near_m = u_min3_2(u_bytes(x[0], x[1], 0x5410), u_bytes(x[2], x[3], 0x5410),
-                             d->near_m);
-        d->near_v = u_min3_2(u_bytes(y[0], y[1], 0x5410), u_bytes(y[2], y[3], 0x5410),
-                             d->near_v);
+        d->near_m = u_min3_2(x[2], x[3], u_min3_2(x[0], x[1], d->near_m));
+        d->near_v = u_min3_2(y[2], y[3], u_min3_2(y[0], y[1], d->near_v));
     }
-    if (zeros & 0x80808080)
+    if (d->near_v >> 16 == NO_CODE)
         lift_zeros(p, d);
 }
 
@@ -372,12 +374,6 @@ max_of_ranges(uint32_t ranges)
     return max ? (max - 1 + MASTER_LOW) << 16 : 0;
 }
 
-EXACT bool
-halves_below(uint32_t words, uint32_t bound)
-{
-    return ((words & 0xffff) < bound) | (words >> 16 < bound);
-}
-
 /* Whether the bytes are certainly those of the exact path; scales: those that were
  * read. */
 EXACT bool
@@ -385,8 +381,8 @@ is_sure(const struct piece *p, const struct doubt *d, uint32_t m_scale,
         uint32_t v_scale)
 {
     // Integers, to avoid branches.
-    uint32_t near_m = halves_below(d->near_m, 2 * NEAR_M);
-    uint32_t near_v = halves_below(d->near_v, 2 * NEAR_V);
+    uint32_t near_m = (d->near_m & 0xffff) < 2 * NEAR_M;
+    uint32_t near_v = (d->near_v & 0xffff) < 2 * NEAR_V;
     uint32_t low = (d->range & 0xffff) < MASTER_RANGE, high = d->range >> 16;
     uint32_t inside = low & (uint32_t)(high < MASTER_RANGE);
     uint32_t m = ordinary(m_scale), new_m = ordinary(p->m_scale);

@@ -227,6 +227,7 @@ static __global__ void __launch_bounds__(32 * SUM_WARPS)
 {
     int lane = threadIdx.x % 32, head = (int)(blockIdx.x % (unsigned)v.query);
     int token = (int)(blockIdx.x / (unsigned)v.query) * SUM_WARPS + threadIdx.x / 32;
+    cuda_wait(); // a plan may still run, see attention_hopper.cu
     if (token >= v.tokens)
         return;
     size_t at = ((size_t)token * v.query + head) * v.dim;
@@ -248,15 +249,60 @@ static __global__ void __launch_bounds__(32 * SUM_WARPS)
         work[(size_t)head * v.tokens + token] = sum;
 }
 
+/* The same, with the same order of additions, of heads of 128 in bf16: 16 lanes have a head, each
+ * lane what two lanes have above.  A warp has four heads, whose loads are all on their way, and
+ * waits for a plan, see attention_hopper.cu, at the end only. */
+static __global__ void __launch_bounds__(32 * SUM_WARPS, 8)
+    sum_products_128(float *work, const bf16 *dout, const bf16 *out, struct view v,
+                     unsigned items)
+{
+    const unsigned fours = (unsigned)v.query / 4, lane = threadIdx.x % 32;
+    for (unsigned item = blockIdx.x; item < items; item += gridDim.x) {
+        int head = (int)(item % fours * 4 + lane / 16);
+        int token = (int)(item / fours * SUM_WARPS + threadIdx.x / 32);
+        size_t at = ((size_t)token * v.query + head) * 128 + lane % 16 * 8;
+        pack<bf16, 8> x[2], y[2];
+        if (token >= v.tokens)
+            continue;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            x[h] = *(const pack<bf16, 8> *)(dout + at + h * 2 * 128);
+            y[h] = *(const pack<bf16, 8> *)(out + at + h * 2 * 128);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum[2] = {};
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                sum[e / 4] = fmaf(to_f32(x[h].v[e]), to_f32(y[h].v[e]), sum[e / 4]);
+#pragma unroll
+            for (int i = 8; i > 0; i /= 2)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    sum[e] += __shfl_xor_sync(0xffffffffU, sum[e], i);
+            if (lane % 16 == 0)
+                work[(size_t)(head + 2 * h) * v.tokens + token] = sum[0] + sum[1];
+        }
+    }
+    cuda_wait();
+}
+
 template <typename T>
 static void
 run_sums(struct cuda *c, float *work, const void *dout, const void *out,
          const struct view *v)
 {
-    unsigned blocks = blocks_of((size_t)v->tokens, SUM_WARPS) * (unsigned)v->query;
-    sum_products<T><<<blocks, 32 * SUM_WARPS, 0, c->q.stream>>>(work, (const T *)dout,
-                                                                (const T *)out, *v);
-    cuda_launched(c, "attention_bwd: sums");
+    unsigned items = blocks_of((size_t)v->tokens, SUM_WARPS) * (unsigned)v->query;
+    unsigned most = (unsigned)c->sms * 8;
+    bool fast = sizeof(T) == sizeof(bf16) && v->dim == 128 && v->query % 4 == 0 &&
+                ((uintptr_t)dout | (uintptr_t)out) % 16 == 0;
+    if (!fast)
+        cuda_start(c, "attention_bwd: sums", sum_products<T>, items, 32 * SUM_WARPS, 0,
+                   work, (const T *)dout, (const T *)out, *v);
+    else
+        cuda_start(c, "attention_bwd: sums", sum_products_128,
+                   items / 4 < most ? items / 4 : most, 32 * SUM_WARPS, 0, work,
+                   (const bf16 *)dout, (const bf16 *)out, *v, items / 4);
 }
 
 /* ---- the operations -------------------------------------------------------------- */
@@ -377,12 +423,16 @@ gradients(struct cuda *c, const struct matrix *dq, const struct matrix *dkey,
         cuda_mark(c, "attention's gradients, cuDNN");
         return true;
     }
+    if (!one_pass)
+        c->q.early = NOT_EARLY;
+    else if (!attention_hopper_plan(c, &v, h))
+        return true;
     BY_TYPE(q->dtype, run_sums, c, work, dout->data, out->data, &v);
     struct query_sums sums;
     if (one_pass) {
-        if (attention_hopper_bwd(c, &d, dout->data, lse, q->data, key->data,
-                                 value->data, work, &v, h, n ? &sums : NULL) &&
-            n)
+        attention_hopper_bwd(c, &d, dout->data, lse, q->data, key->data, value->data,
+                             work, &v, h, n ? &sums : NULL);
+        if (n)
             cuda_rope_bwd_sums(c, dq, &sums, n);
     } else if (has_tensor_cores(c, &v) && vectors)
         attention_bwd(c, &d, dout->data, lse, q->data, key->data, value->data, work,

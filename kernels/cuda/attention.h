@@ -47,12 +47,13 @@ void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
 void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                    const float *lse, const void *q, const void *key, const void *value,
                    const float *work, const struct view *v);
-/* The same in one pass, on sm_90, dim 128 and no past, with dQ in f32 between; false,
- * with the error set, without memory.  sums: NULL, or it is set to where dQ is in f32, until
- * the next cuda_scratch, and d->dq is not written.  Workspace: bytes; 0: not for these
- * sizes. */
+/* The same in one pass, on sm_90, dim 128 and no past, with dQ in f32 between.  First the
+ * plan, beside which the sums of dout * out may be computed; false, with the error set,
+ * without memory.  sums: NULL, or it is set to where dQ is in f32, until the next
+ * cuda_scratch, and d->dq is not written.  Workspace: bytes; 0: not for these sizes. */
 size_t attention_hopper_workspace(const struct heads *h);
-bool attention_hopper_bwd(struct cuda *c, const struct attention_grads *d,
+bool attention_hopper_plan(struct cuda *c, const struct view *v, const struct heads *h);
+void attention_hopper_bwd(struct cuda *c, const struct attention_grads *d,
                           const void *dout, const float *lse, const void *q,
                           const void *key, const void *value, const float *work,
                           const struct view *v, const struct heads *h,

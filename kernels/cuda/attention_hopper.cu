@@ -92,11 +92,14 @@ struct args {
 /* ---- order of blocks ------------------------------------------------------------- */
 
 /* Sort chunks by work, the longest first, but none before one that it waits for; begin
- * with zero counters. */
+ * with zero counters.  The sums of dout and out may be computed beside it: all kernels
+ * before have ended by cuda_next. */
 static __global__ void __launch_bounds__(1024) plan(struct args a, struct view v)
 {
     __shared__ int work[MAX_CHUNKS];
     int n = v.query * a.tiles;
+    cuda_wait();
+    cuda_next();
     if (threadIdx.x == 0)
         *a.ticket = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x)
@@ -701,16 +704,44 @@ attention_hopper_workspace(const struct heads *h)
     return h->query * up(h->tokens, QUERIES) * DQ + counters_size(h);
 }
 
+/* Memory of the launches, and what is to be done; false, with the error set, without memory. */
+static bool
+layout(struct args *a, struct cuda *c, const struct view *v, const struct heads *h)
+{
+    uint8_t *scratch = (uint8_t *)cuda_scratch(c, attention_hopper_workspace(h));
+    *a = (struct args){};
+    a->blocks = (int)up(h->tokens, KEYS);
+    a->tiles = (int)up(h->tokens, QUERIES);
+    // More blocks to a chunk read queries less often from memory, and end less evenly.
+    a->chunk = h->length && h->length % 512 == 0 && a->blocks * v->kv >= 512 ? 4 : 2;
+    a->chunks = (int)up((size_t)a->blocks, (size_t)a->chunk);
+    a->ticket = (int *)scratch;
+    a->added = a->ticket + 1;
+    a->end = a->added + v->query * a->tiles;
+    a->order = a->end + a->blocks;
+    a->sums = (float *)(scratch + counters_size(h));
+    return scratch != NULL;
+}
+
 bool
+attention_hopper_plan(struct cuda *c, const struct view *v, const struct heads *h)
+{
+    struct args a;
+    if (!layout(&a, c, v, h))
+        return false;
+    cuda_start(c, "attention_bwd: plan", plan, 1, 1024, 0, a, *v);
+    return true;
+}
+
+void
 attention_hopper_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                      const float *lse, const void *q, const void *key,
                      const void *value, const float *work, const struct view *v,
                      const struct heads *h, struct query_sums *sums)
 {
-    struct args a = {};
-    uint8_t *scratch = (uint8_t *)cuda_scratch(c, attention_hopper_workspace(h));
-    if (!scratch)
-        return false;
+    struct args a;
+    if (!layout(&a, c, v, h))
+        return;
     a.q_row = d->q_stride;
     a.kv_row = d->kv_stride;
     a.dout = (const bf16 *)dout;
@@ -722,28 +753,15 @@ attention_hopper_bwd(struct cuda *c, const struct attention_grads *d, const void
     a.dq = (bf16 *)d->dq;
     a.dkey = (bf16 *)d->dkey;
     a.dvalue = (bf16 *)d->dvalue;
-    a.blocks = (int)up(h->tokens, KEYS);
-    a.tiles = (int)up(h->tokens, QUERIES);
-    // More blocks to a chunk read queries less often from memory, and end less evenly.
-    a.chunk = h->length && h->length % 512 == 0 && a.blocks * v->kv >= 512 ? 4 : 2;
-    a.chunks = (int)up((size_t)a.blocks, (size_t)a.chunk);
-    a.ticket = (int *)scratch;
-    a.added = a.ticket + 1;
-    a.end = a.added + v->query * a.tiles;
-    a.order = a.end + a.blocks;
-    a.sums = (float *)(scratch + counters_size(h));
-    plan<<<1, 1024, 0, c->q.stream>>>(a, *v);
-    cuda_launched(c, "attention_bwd: plan");
     attention_allow(c, (const void *)bwd, SHARED);
     bwd<<<(unsigned)(a.chunks * a.chunk) * (unsigned)v->kv, THREADS, SHARED,
           c->q.stream>>>(a, *v);
     cuda_launched(c, "attention_bwd: one pass");
     if (sums) {
         *sums = (struct query_sums){ a.sums, (size_t)a.tiles, v->scale };
-        return true;
+        return;
     }
     queries_to_bf16<<<(unsigned)a.tiles *(unsigned)v->query, TO_BF16, 0, c->q.stream>>>(
         a, *v);
     cuda_launched(c, "attention_bwd: dQ to bf16");
-    return true;
 }

@@ -46,6 +46,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
     P *cached = (P *)shared_packs;
     T *row = logits + (size_t)blockIdx.x * vocab;
     unsigned packs = vocab / V, step = blockDim.x;
+    cuda_wait();
     int32_t target_id = label[blockIdx.x];
     if (target_id < 0) {
         clear_row<V>(row, packs);
@@ -123,10 +124,9 @@ loss_launch(struct cuda *c, float *loss, void *logits, const int32_t *label,
                                          (int)bytes),
                     "cudaFuncSetAttribute"))
         return;
-    loss_rows<T, V><<<(unsigned)rows, row_threads(vocab / V, 1, LOSS_THREADS), bytes,
-                      c->q.stream>>>(loss, (T *)logits, label, (unsigned)vocab,
-                                     (unsigned)kept, scale);
-    cuda_launched(c, "cross_entropy");
+    cuda_start(c, "cross_entropy", loss_rows<T, V>, (unsigned)rows,
+               row_threads(vocab / V, 1, LOSS_THREADS), bytes, loss, (T *)logits, label,
+               (unsigned)vocab, (unsigned)kept, scale);
 }
 
 template <typename T>

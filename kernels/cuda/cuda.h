@@ -38,7 +38,7 @@ struct cuda_queue {
     float *partials;     // PARTIALS bytes: scratch of an operation
     void *expanded;      // EXPANDED bytes: scratch of an operation
     enum early early;    // launches of this kind may start before the last has ended
-    const void *updated; // master of the last adamw, which may still run
+    const void *updated; // master of the last adamw, may still run; or NULL
 };
 
 struct cuda {

@@ -15,13 +15,15 @@
  *
  * What a kernel reads before cuda_wait must not be written by a kernel that may still
  * run.  After any other work on the stream, the next launch is an ordinary one, which
- * starts when all before it has ended; later ones start no earlier than it does.  Among
- * kernels of one kind:
+ * starts when all before it has ended; later ones start no earlier than it does.  A kernel that
+ * does not call cuda_next lets the next one be placed as its blocks end, and so do products of
+ * cuBLASLt, launched as ordinary ones.  Among kernels of one kind:
  *
- *   EARLY_FORWARD     no kernel writes weights, which are read early;
+ *   EARLY_FORWARD     no kernel writes weights, which are read early; gradients and losses, too;
  *   EARLY_UPDATES     norms, clip, adamw: adamw alone reads early: a gradient and the
  *                     state of its tensor, which only another adamw of it writes; it
- *                     calls cuda_next after cuda_wait, so c->q.updated tells enough;
+ *                     calls cuda_next after cuda_wait, so c->q.updated tells enough; one
+ *                     of several tensors, and the next one behind it, reads nothing early;
  *   EARLY_QUANTIZERS  values, amax and column weights are read early; kernels.h
  *                     promises that none of the kernels writes them.  A tensor scale
  *                     shared by several is written by each, with the same value. */

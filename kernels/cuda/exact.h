@@ -26,7 +26,6 @@
 #define f_abs  fabsf
 #define f_bits __float_as_uint
 #define f_from __uint_as_float
-#define u_high __umulhi
 /* x clamped to [0, 1]; NaN becomes 0. */
 #define f_sat __saturatef
 /* Four bytes picked by the nibbles of `which`: 0 .. 3 from a, 4 .. 7 from b. */
@@ -137,12 +136,6 @@ f_sat(float x)
 }
 
 EXACT uint32_t
-u_high(uint32_t a, uint32_t b)
-{
-    return (uint32_t)((uint64_t)a * b >> 32);
-}
-
-EXACT uint32_t
 u_bytes(uint32_t a, uint32_t b, uint32_t which)
 {
     uint64_t both = (uint64_t)b << 32 | a;
@@ -209,13 +202,13 @@ error_direction(float x)
     return f_bits(x) * 2654435761U >> 30;
 }
 
-/* Off by 1 ulp, as a GPU's may be. */
+/* Off by 1 ulp, as a GPU's may be; 0 for infinity. */
 EXACT float
 rough_inverse(float x)
 {
     float y = 1 / x;
     uint32_t bits = f_bits(y), direction = error_direction(x);
-    return isfinite(y) ? f_from(bits + (direction == 1) - (direction == 2)) : y;
+    return isnormal(y) ? f_from(bits + (direction == 1) - (direction == 2)) : y;
 }
 
 /* sqrt(x) with a relative error of 2^-23, up (1), down (2) or none: at most 1.5 ulp
@@ -273,12 +266,11 @@ draws_with(uint32_t out[4], uint64_t index, uint32_t row, uint32_t use,
     uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = row, c3 = use;
     EXACT_UNROLL
     for (int i = 0; i < DRAW_ROUNDS; i++) {
-        uint32_t high0 = u_high(0xd2511f53, c0), low0 = 0xd2511f53 * c0;
-        uint32_t high1 = u_high(0xcd9e8d57, c2), low1 = 0xcd9e8d57 * c2;
-        c0 = high1 ^ c1 ^ keys->k[i][0];
-        c1 = low1;
-        c2 = high0 ^ c3 ^ keys->k[i][1];
-        c3 = low0;
+        uint64_t even = (uint64_t)c0 * 0xd2511f53, odd = (uint64_t)c2 * 0xcd9e8d57;
+        c0 = (uint32_t)(odd >> 32) ^ c1 ^ keys->k[i][0];
+        c1 = (uint32_t)odd;
+        c2 = (uint32_t)(even >> 32) ^ c3 ^ keys->k[i][1];
+        c3 = (uint32_t)even;
     }
     out[0] = c0;
     out[1] = c1;

@@ -284,12 +284,12 @@ run_plan(struct cuda *c, const struct plan *p, void *d, const void *a, const voi
 {
     static const float constants[] = { 1, 0 };
     const float *one = p->shape.in == FP8 ? constants : c->one_zero, *zero = one + 1;
-    c->q.early = NOT_EARLY;
     cuda_check_blas(c,
                     cublasLtMatmul(c->lt, p->op, alpha ? alpha : one, a, p->a, b, p->b,
                                    add ? one : zero, add ? add : d, p->c, d, p->d,
                                    &p->algo, c->q.workspace, WORKSPACE, c->q.stream),
                     "cublasLtMatmul");
+    c->q.early = c->trace ? NOT_EARLY : EARLY_FORWARD; // it writes no weight
     if (c->trace)
         cuda_mark(c, p->name ? p->name : "product");
 }

@@ -25,6 +25,7 @@ static __global__ void __launch_bounds__(32 * ADD_WARPS)
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned column = blockIdx.x * 32 + lane;
     float sum = 0;
+    cuda_take_over();
     if (column < n)
 #pragma unroll 8
         for (unsigned s = warp; s < slices; s += ADD_WARPS)
@@ -43,9 +44,8 @@ static __global__ void __launch_bounds__(32 * ADD_WARPS)
 void
 cuda_add_slices(struct cuda *c, float *to, size_t slices, size_t n)
 {
-    add_slices<<<blocks_of(n, 32), 32 * ADD_WARPS, 0, c->q.stream>>>(
-        to, c->q.partials, (unsigned)slices, (unsigned)n);
-    cuda_launched(c, "add_slices");
+    cuda_start(c, "add_slices", add_slices, blocks_of(n, 32), 32 * ADD_WARPS, 0, to,
+               c->q.partials, (unsigned)slices, (unsigned)n);
 }
 
 /* A block per row, which stays in registers: PER packs per thread. */
@@ -252,6 +252,7 @@ static __global__ void __launch_bounds__(NORM_THREADS)
     unsigned packs = n / V, peak = 0;
     pack<T, V> d[PER], v[PER], old[PER];
     float g[PER][V], dgain[PER][V];
+    cuda_wait();
 #pragma unroll
     for (int p = 0; p < PER; p++) {
         unsigned at = (threadIdx.x + p * blockDim.x) * V;
@@ -382,10 +383,9 @@ norm_bwd_per(struct cuda *c, void *dx, float *dgain, void *y, const void *dy,
 {
     unsigned threads = row_threads(n / lanes<T>, PER, NORM_THREADS);
     size_t slices = min_size(rows, min_size(SLICES, MAX_PARTIALS / n));
-    norm_bwd_rows<T, PER><<<(unsigned)slices, threads, 0, c->q.stream>>>(
-        (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy, (const T *)x,
-        rstd, gain, rows, (unsigned)n, add, amax);
-    cuda_launched(c, "norm_bwd");
+    cuda_start(c, "norm_bwd", norm_bwd_rows<T, PER>, (unsigned)slices, threads, 0,
+               (T *)dx, dgain ? c->q.partials : NULL, (T *)y, (const T *)dy,
+               (const T *)x, rstd, gain, rows, (unsigned)n, add, amax);
     if (dgain)
         cuda_add_slices(c, dgain, slices, n);
 }

@@ -166,9 +166,7 @@ void cuda_block_squares(struct kernels *k, double *out, const struct matrix *g,
 void cuda_clip(struct kernels *k, float *out, const double *squares, float factor,
                float limit, double max, const float *before);
 
-void cuda_adamw(struct kernels *k, const struct adam_state *s,
-                const struct matrix *grad, uint64_t first, size_t n,
-                const struct adam_step *a);
+void cuda_adamw(struct kernels *k, const struct adam_update *u, size_t count);
 
 /* ---- between files --------------------------------------------------------------- */
 

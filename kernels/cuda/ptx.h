@@ -148,6 +148,19 @@ bulk_store(void *to, const void *from, uint32_t bytes)
         : "memory");
 }
 
+/* Count on in shared memory, as the threads of a block see it in order: what others did before
+ * they counted is done.  Returns the count before. */
+static __device__ __forceinline__ unsigned
+count_in(unsigned *count)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "r"(shared_address(count))
+                 : "memory");
+    return before;
+}
+
 static __device__ __forceinline__ void
 bulk_commit(void)
 {

@@ -196,6 +196,7 @@ static __global__ void __launch_bounds__(THREADS, rope_blocks<T>)
     unsigned dim = (unsigned)t.rope.dim, half = dim / 2, groups = THREADS / group;
     unsigned lane = threadIdx.x % group, which = threadIdx.x / group;
     float gain_a[PAIRS][V], gain_b[PAIRS][V], dgain_a[PAIRS][V], dgain_b[PAIRS][V];
+    cuda_wait();
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         unsigned at = (lane + p * group) * V;
@@ -382,11 +383,9 @@ rope_bwd_launch(struct cuda *c, void *d, float *dgain, const void *x, const floa
     unsigned group = group_of(t->rope.dim, V);
     size_t items = batches_of(t, MANY);
     size_t slices = min_size(blocks_of(items, THREADS / group), rope_slices<T>);
-    rope_bwd_heads<T, V, PAIRS, MANY, SUMS>
-        <<<(unsigned)slices, THREADS, 0, c->q.stream>>>(
-            (T *)d, dgain ? c->q.partials : NULL, (const T *)x, rstd, gain, *t, group,
-            (unsigned)items);
-    cuda_launched(c, "rope_bwd");
+    cuda_start(c, "rope_bwd", rope_bwd_heads<T, V, PAIRS, MANY, SUMS>, (unsigned)slices,
+               THREADS, 0, (T *)d, dgain ? c->q.partials : NULL, (const T *)x, rstd,
+               gain, *t, group, (unsigned)items);
     if (dgain)
         cuda_add_slices(c, dgain, slices, t->rope.dim);
 }

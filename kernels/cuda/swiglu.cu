@@ -52,6 +52,7 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ unsigned all;
     unsigned peak = 0;
     pack<T, V> g[FLIGHT], u[FLIGHT], dy[FLIGHT];
+    cuda_wait();
     load_packs(g, gate, first, packs);
     load_packs(u, up, first, packs);
     load_packs(dy, d, first, packs);
@@ -110,11 +111,10 @@ run_swiglu_bwd(struct cuda *c, T *d_gate_up, T *d, const T *gate, const T *up,
     size_t row = n / V, limit = ((size_t)1 << 31) / row;
     for (size_t at = 0; at < tokens; at += limit) {
         unsigned packs = (unsigned)(min_size(tokens - at, limit) * row);
-        swiglu_bwd_packs<T, V>
-            <<<blocks_of(packs, FLIGHT * THREADS), THREADS, 0, c->q.stream>>>(
-                d_gate_up ? d_gate_up + at * 2 * n : NULL, d + at * n, gate + at * n,
-                up + at * n, (unsigned)row, packs, amax);
-        cuda_launched(c, "swiglu_bwd");
+        cuda_start(c, "swiglu_bwd", swiglu_bwd_packs<T, V>,
+                   blocks_of(packs, FLIGHT * THREADS), THREADS, 0,
+                   d_gate_up ? d_gate_up + at * 2 * n : NULL, d + at * n, gate + at * n,
+                   up + at * n, (unsigned)row, packs, amax);
     }
 }
 

@@ -12,7 +12,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CHUNK = 256 }; // elements that a chunk of an update is a multiple of
+enum {
+    CHUNK = 256,  // elements that a chunk of an update is a multiple of
+    TOGETHER = 64 // updates that the device is given at once
+};
+
+/* Updates that are still to be done. */
+struct updates {
+    struct adam_update list[TOGETHER];
+    size_t n;
+};
 
 /* Squares of gradients must stay finite in f32, in sums, too. */
 static const double max_norm = 1e18;
@@ -113,10 +122,18 @@ update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
                             s->rows - at < chunk ? s->rows - at : chunk, a);
 }
 
+static void
+run_updates(struct train *t, struct updates *u)
+{
+    op_adamw(t->net.k, u->list, u->n);
+    u->n = 0;
+}
+
 /* The span of a tensor, some rows at a time.  Its amax becomes that of all ranks' spans with the
  * quantized rows'; without those it is found when the master has been gathered. */
 static void
-update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a)
+update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a,
+            struct updates *u)
 {
     const struct matrix *grad = &t->tensor[i].grad;
     const struct row *r = &t->net.table.row[i];
@@ -127,16 +144,20 @@ update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a
     a->amax = NULL;
     if (!train_parts_master(t, i))
         state.master = dtype_at(state.dtype, state.master, s->first);
-    if (!train_shards(t) || t->weights.comm)
+    if (!train_shards(t) || train_parts_master(t, i))
         a->amax = weights_amax(&t->weights, i);
     chunk = chunk ? (chunk + CHUNK - 1) / CHUNK * CHUNK : s->count;
-    for (uint64_t at = s->first; at < end; at += chunk)
-        op_adamw(t->net.k, &state, grad, at,
-                 (size_t)(end - at < chunk ? end - at : chunk), a);
+    for (uint64_t at = s->first; at < end; at += chunk) {
+        if (u->n == TOGETHER)
+            run_updates(t, u);
+        u->list[u->n++] =
+            (struct adam_update){ state, *grad, at,
+                                  (size_t)(end - at < chunk ? end - at : chunk), *a };
+    }
 }
 
 static void
-update(struct train *t, size_t i, const float *clip)
+update(struct train *t, size_t i, const float *clip, struct updates *u)
 {
     const struct row *r = &t->net.table.row[i];
     struct adam_step a = t->adam;
@@ -147,7 +168,7 @@ update(struct train *t, size_t i, const float *clip)
     if (t->layout.arrays.torchsharp != TORCHSHARP_NONE)
         update_torchsharp(t, i, &a);
     else
-        update_span(t, i, &s, &a);
+        update_span(t, i, &s, &a, u);
 }
 
 /* ---- kept gradients ---------------------------------------------------------------------- */
@@ -211,7 +232,9 @@ void
 update_all(struct train *t)
 {
     struct train_result *r = t->result;
+    struct updates u;
     bool each = t->numbers.mode == CLIP_TENSOR;
+    u.n = 0;
     if (t->numbers.mode == CLIP_GLOBAL)
         t->clip = (float)clip_for(t, r->grad_norm);
     r->clip = (double)t->clip;
@@ -223,10 +246,14 @@ update_all(struct train *t)
     for (size_t i = 0; i < t->net.table.n && r->outcome == TRAIN_DONE; i++) {
         if (!t->tensor[i].trained)
             continue;
-        update(t, i, each ? device_clip(t, i, NULL) : t->clips);
-        if (train_shards(t) && !train_parts_master(t, i) && gather_master(t, i) < 0)
+        update(t, i, each ? device_clip(t, i, NULL) : t->clips, &u);
+        if (!train_shards(t) || train_parts_master(t, i))
+            continue;
+        run_updates(t, &u);
+        if (gather_master(t, i) < 0)
             return;
     }
+    run_updates(t, &u);
 }
 
 /* ---- released gradients ------------------------------------------------------------------- */
@@ -237,8 +264,11 @@ update_released(void *ctx, size_t i)
     struct train *t = ctx;
     const float *before =
         t->n_released ? &t->clips[t->released[t->n_released - 1]] : NULL;
+    struct updates u;
+    u.n = 0;
     op_sum_squares(t->net.k, &t->squares[i], &t->tensor[i].grad, 1);
-    update(t, i, device_clip(t, i, before));
+    update(t, i, device_clip(t, i, before), &u);
+    run_updates(t, &u);
     t->released[t->n_released++] = i;
 }
 

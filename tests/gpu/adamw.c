@@ -263,6 +263,66 @@ check_chain(size_t n, bool norms)
     kernels_free(gpu, squares);
 }
 
+/* More tensors at once than a launch takes, of all kinds and sizes: some without gradients that
+ * are finite, some of another step, some with arrays that are not aligned. */
+static void
+check_together(void)
+{
+    enum { TENSORS = 75 };
+    static const size_t sizes[] = { 1, 2048, 40, 6400, 0, 2560, 31, 4096, 10003 };
+    static const float clips[] = { 1, NAN, 0.5F };
+    struct state want[TENSORS], found[TENSORS];
+    struct adam_update u[TENSORS], v[TENSORS];
+    float *amax = kernels_alloc(gpu, MEMORY_WORK, TENSORS * sizeof *amax);
+    float *right = kernels_alloc(cpu, MEMORY_WORK, TENSORS * sizeof *right),
+          theirs[TENSORS];
+    float *clip = pair_bytes(clips, sizeof clips);
+    for (size_t i = 0; i < TENSORS; i++) {
+        size_t n = sizes[i % 9], room = n + 1;
+        enum dtype master = i % 11 == 10 ? DT_F32 : DT_BF16;
+        enum dtype dtype = i % 4 == 3 ? DT_F32 : DT_BF16;
+        float *grad = malloc(room * sizeof *grad);
+        NEED(grad);
+        want[i] = state_open(cpu, master,
+                             (enum moments)(i % 13 == 12 ? i % 2 : MOMENTS_INT8), room);
+        found[i] = state_open(gpu, master, want[i].s.moments, room);
+        fill_master(&want[i], room);
+        state_upload(&found[i], &want[i]);
+        make_gradients(grad, room, (enum kind)(i % KINDS), dtype, (uint32_t)i);
+        void *copy = pair_put(grad, dtype, room);
+        uint64_t first = i % 7 == 6 && n > 64 ? 32 : 0;
+        v[i] = (struct adam_update){ want[i].s, matrix_of(DT_F32, grad, 1, room), first,
+                                     n - (size_t)first,
+                                     step_of(i < 70 ? 3 : 4, 1e-3F, i % 2 ? 0.1F : 0) };
+        v[i].step.row = (uint32_t)i;
+        u[i] = v[i];
+        u[i].state = found[i].s;
+        u[i].grad = matrix_of(dtype, copy, 1, room);
+        v[i].step.clip = &clips[i / 5 % 3];
+        u[i].step.clip = &clip[i / 5 % 3];
+        v[i].step.amax = i % 6 == 5 ? NULL : &right[i];
+        u[i].step.amax = i % 6 == 5 ? NULL : &amax[i];
+    }
+    op_adamw(gpu, u, TENSORS);
+    op_adamw(cpu, v, TENSORS);
+    CHECK(kernels_download(gpu, theirs, amax, sizeof theirs) == 0);
+    for (size_t i = 0; i < TENSORS; i++) {
+        CHECK_SAY(u[i].step.amax == NULL ||
+                      check_equal(&right[i], &theirs[i], sizeof right[i]) ||
+                      (isnan(right[i]) && isnan(theirs[i])),
+                  "tensor %zu: amax %g, %g is right", i, (double)theirs[i],
+                  (double)right[i]);
+        check_state(&want[i], &found[i], "together", sizes[i % 9] + 1, (uint32_t)i);
+        kernels_free(gpu, (void *)(uintptr_t)u[i].grad.data);
+        free((void *)(uintptr_t)v[i].grad.data);
+        state_close(cpu, &want[i]);
+        state_close(gpu, &found[i]);
+    }
+    kernels_free(gpu, amax);
+    kernels_free(gpu, clip);
+    kernels_free(cpu, right);
+}
+
 /* ---- the norm -------------------------------------------------------------------- */
 
 static void
@@ -401,6 +461,7 @@ struct timing {
     const float *clip;
     double *squares;
     size_t n;
+    bool together;
 };
 
 typedef void timed_fn(const struct timing *t, uint32_t i);
@@ -492,6 +553,71 @@ time_size(size_t n)
     kernels_free(gpu, t.squares);
 }
 
+/* The projections of four layers of a 4B model, each by itself or all together. */
+enum { LAYERS = 4, PROJECTIONS = 7 };
+
+static const size_t projections[PROJECTIONS] = { 4096 * 2560, 1024 * 2560, 1024 * 2560,
+                                                 4096 * 2560, 9728 * 2560, 9728 * 2560,
+                                                 9728 * 2560 };
+
+static void
+run_layers(const struct timing *t, uint32_t i)
+{
+    struct adam_update u[LAYERS * PROJECTIONS];
+    const uint16_t *grad = NULL;
+    for (size_t k = 0; k < LAYERS * PROJECTIONS; k++) {
+        size_t n = projections[k % PROJECTIONS];
+        grad = k % PROJECTIONS ? grad : t->grad.data;
+        u[k] = (struct adam_update){ t->x[k].s, matrix_of(DT_BF16, grad, 1, n), 0, n,
+                                     t->a };
+        u[k].step.step += i;
+        u[k].step.row = (uint32_t)k;
+        u[k].step.clip = t->clip;
+        grad += n;
+    }
+    if (t->together)
+        op_adamw(gpu, u, LAYERS * PROJECTIONS);
+    else
+        for (size_t k = 0; k < LAYERS * PROJECTIONS; k++)
+            op_adamw(gpu, &u[k], 1);
+}
+
+static void
+time_layers(void)
+{
+    const float one = 1;
+    size_t most = 0;
+    for (size_t k = 0; k < PROJECTIONS; k++)
+        most += projections[k];
+    struct state x[LAYERS * PROJECTIONS];
+    float *g = pair_random(most, 1e-4F, DT_BF16, 4),
+          *clip = pair_bytes(&one, sizeof one);
+    float *w = pair_random(most, 0.02F, DT_BF16, 5);
+    void *half = pair_put(g, DT_BF16, most), *values = pair_put(w, DT_BF16, most);
+    struct timing t = { .x = x,
+                        .grad = matrix_of(DT_BF16, half, 1, most),
+                        .a = step_of(100, 1e-5F, 0),
+                        .clip = clip };
+    t.squares = kernels_alloc(gpu, MEMORY_WORK, sizeof *t.squares);
+    for (size_t k = 0; k < LAYERS * PROJECTIONS; k++) {
+        size_t n = projections[k % PROJECTIONS];
+        x[k] = state_open(gpu, DT_BF16, MOMENTS_INT8, n);
+        op_copy(gpu, x[k].s.master, values, x[k].bytes[0]);
+        t.n += n;
+    }
+    report("four layers, each tensor by itself", run_layers, &t, 10.25);
+    t.together = true;
+    report("four layers, together", run_layers, &t, 10.25);
+    for (size_t k = 0; k < LAYERS * PROJECTIONS; k++)
+        state_close(gpu, &x[k]);
+    free(g);
+    free(w);
+    kernels_free(gpu, half);
+    kernels_free(gpu, values);
+    kernels_free(gpu, clip);
+    kernels_free(gpu, t.squares);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -505,6 +631,7 @@ main(int argc, char **argv)
         printf("op\telements\tmicroseconds\tbytes\tGB/s\n");
         time_size(9728 * 2560);
         time_size((size_t)151936 * 2560);
+        time_layers();
         pair_close();
         return check_end();
     }
@@ -541,6 +668,7 @@ main(int argc, char **argv)
         check_squares(norms[i], DT_F32);
         check_squares(norms[i], DT_BF16);
     }
+    check_together();
     check_many_squares();
     check_blocks();
     check_clip();

@@ -597,8 +597,9 @@ static inline void
 pair_adamw(struct kernels *k, const struct adam_state *s, const struct matrix *grad,
            uint64_t first, size_t n, const struct adam_step *a)
 {
-    struct matrix g = matrix_of(grad->dtype, grad->data, 1, (size_t)first + n);
-    op_adamw(k, s, &g, first, n, a);
+    struct adam_update u = { *s, *grad, first, n, *a };
+    u.grad = matrix_of(grad->dtype, grad->data, 1, (size_t)first + n);
+    op_adamw(k, &u, 1);
 }
 
 #endif

@@ -221,8 +221,10 @@ run(const struct state *x, const float *grad, const struct adam_step *a, enum is
     struct kernels *k = kernels_cpu(&(struct cpu_kind){ DT_F32, isa, threads }, &err);
     struct matrix g = matrix_of(DT_F32, grad, 1, x->n);
     NEED(k);
-    for (size_t i = 0; i < x->n; i += chunk)
-        op_adamw(k, &x->s, &g, x->s.first + i, x->n - i < chunk ? x->n - i : chunk, a);
+    for (size_t i = 0; i < x->n; i += chunk) {
+        size_t n = x->n - i < chunk ? x->n - i : chunk;
+        op_adamw(k, &(struct adam_update){ x->s, g, x->s.first + i, n, *a }, 1);
+    }
     kernels_close(k);
 }
 

@@ -447,7 +447,8 @@ check_quick_group(size_t i, float clip, const struct hyper *h)
     for (size_t k = 0; k < 2; k++) {
         read_piece(&p[k], &state, i + PIECE * k);
         draw_piece(words, i + PIECE * k, PHILOX_MASTER, h);
-        fast_update(&p[k], grad + i + PIECE * k, clip, words, shares, h, &d[k]);
+        fast_update(&p[k], grad + i + PIECE * k, clip, h->keep, words, shares, h,
+                    &d[k]);
     }
     p[0].max_m = p[1].max_m = f_max(p[0].max_m, p[1].max_m);
     p[0].max_v = p[1].max_v = f_max(p[0].max_v, p[1].max_v);
@@ -523,7 +524,7 @@ check_steps(struct kernels *cpu, const char *what, float lr, float decay, uint32
         for (size_t i = 0; i < ELEMENTS; i++)
             grad[i] = x[i] * bell(i + (uint64_t)t * ELEMENTS);
         struct matrix g = matrix_of(DT_F32, grad, 1, ELEMENTS);
-        op_adamw(cpu, &s, &g, 0, ELEMENTS, &a);
+        op_adamw(cpu, &(struct adam_update){ s, g, 0, ELEMENTS, a }, 1);
         for (size_t i = 0; i < ELEMENTS; i += GROUP) {
             check_slow_group(i, clip, &h);
             sure += check_quick_group(i, clip, &h);

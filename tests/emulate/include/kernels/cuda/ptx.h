@@ -101,6 +101,12 @@ bulk_store(void *to, const void *from, uint32_t bytes)
     emulate_bulk_store(to, from, bytes);
 }
 
+static inline unsigned
+count_in(unsigned *count)
+{
+    return (*count)++;
+}
+
 static inline void
 bulk_commit(void)
 {
