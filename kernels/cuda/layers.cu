@@ -847,7 +847,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
             run_product(n, ring, product);
         }
     }
-    // All blocks have begun, since the last layer took what they gave.
+    // All blocks have begun, since the last layer took what they gave: see all_give.
     if (blockIdx.x == 0 && threadIdx.x == 0)
         header->turn = turn;
 }
@@ -928,6 +928,19 @@ plan_own(struct weight_plan *p, const struct cuda *c, size_t rows, size_t in)
     return false;
 }
 
+/* Whether others wait for each block in each layer, so that none is more than a layer
+ * behind. */
+static bool
+all_give(const struct stack *s, unsigned sms)
+{
+    unsigned first = 0; // as many blocks multiply; the last ones have keys
+    for (int i = 0; i < PRODUCTS; i++) {
+        const struct weight_plan *p = &s->plan[i];
+        first = max(first, p->each ? blocks_of(p->stages, p->each) : p->stages);
+    }
+    return first + s->kv_heads >= sms;
+}
+
 static bool
 is_weight(const struct matrix *w)
 {
@@ -955,9 +968,6 @@ plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
     s->table = l->table;
     s->position = l->position;
     s->exchange = c->exchange;
-    struct cut cut = cut_of((int)(l->past / ATTEND_STEP + 1) * ATTEND_STEP, s->limit);
-    if ((unsigned)cut.n * s->kv_heads > (unsigned)c->sms)
-        return false;
     if (l->layers > MOST_LAYERS || l->dim != DIM || s->group > GROUP ||
         s->limit > LIMIT || s->norm.per > 2 || s->hidden % 8 || s->ffn % TILE)
         return false;
@@ -969,7 +979,10 @@ plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
         p[PRODUCT_O].each * p[PRODUCT_O].rows !=
             p[PRODUCT_DOWN].each * p[PRODUCT_DOWN].rows)
         return false;
-    return HEADER + ROTATIONS * rotation_bytes(*s) <= EXCHANGE;
+    unsigned sms = (unsigned)c->sms;
+    unsigned most = (unsigned)most_slices((int)l->past, s->limit) * s->kv_heads;
+    return most <= sms && all_give(s, sms) &&
+           HEADER + ROTATIONS * rotation_bytes(*s) <= EXCHANGE;
 }
 
 /* Divide shared memory, of which the result is the size; 0: it is too small. */
@@ -988,7 +1001,15 @@ plan_memory(struct stack *s, const struct cuda *c)
     if (fixed + beside > c->shared)
         return 0;
     s->slots = (unsigned)min_size((c->shared - fixed - beside) / s->stage, SLOTS);
-    return s->slots < 2 ? 0 : s->slots * s->stage + fixed;
+    // Who waits for a stage must know that the one before it in its slot has come: a
+    // phase's parity says no more.  It does know that of the stage of its group, or of the
+    // last product, that it has taken.
+    for (int i = 0; i < PRODUCTS; i++)
+        s->plan[i].groups = min(s->plan[i].groups, s->slots);
+    // The same of a warp's first keys, ATTEND_WARPS / 2 stages on at most.
+    if (s->slots < s->plan[PRODUCT_QKV].groups + ATTEND_WARPS / 2 - 1)
+        return 0;
+    return s->slots * s->stage + fixed;
 }
 
 bool
