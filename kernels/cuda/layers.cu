@@ -1012,6 +1012,23 @@ plan_memory(struct stack *s, const struct cuda *c)
     return s->slots * s->stage + fixed;
 }
 
+/* What other shapes have exchanged would be taken for vectors.  A recording that has an
+ * older shape is not launched again: its key is another. */
+static void
+clear_exchange(struct cuda *c, const struct stack *s)
+{
+    size_t rotation = rotation_bytes(*s), vectors = places_of(*s).end;
+    if (c->exchanged[0] == rotation && c->exchanged[1] == vectors)
+        return;
+    c->exchanged[0] = rotation;
+    c->exchanged[1] = vectors;
+    cuda_check(c, cudaMemsetAsync(c->exchange, 0, HEADER, c->q.stream), "cudaMemset");
+    cuda_check(
+        c,
+        cudaMemsetAsync(c->exchange + HEADER, 0xff, ROTATIONS * rotation, c->q.stream),
+        "cudaMemset");
+}
+
 bool
 cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
             const struct layer_steps *l)
@@ -1056,6 +1073,7 @@ cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
     config.stream = c->q.stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
+    clear_exchange(c, &s);
     attention_allow(c, (const void *)all_layers, shared);
     cuda_check(c, cudaLaunchKernelEx(&config, all_layers, s), "all layers");
     cuda_launched(c, "all layers");
