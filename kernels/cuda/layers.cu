@@ -7,10 +7,13 @@
  * of the other warps multiply, a stage each.  Attention's keys and values have places in the
  * same ring, which the warps that read them fill.
  *
- * Blocks have no barrier.  A vector that a product gives is one in memory that was all
- * ones, a NaN that no rounding gives: who reads it polls until it is there.  There are
- * ROTATIONS of each, in turn: with each element of a layer's its writer sets that of the
- * layer AHEAD of it to ones, which was last read a layer before or more.
+ * Blocks have no barrier.  What a product gives goes to memory that was all ones, a NaN
+ * that no rounding gives: who reads it polls until each word is there.  Layers take
+ * ROTATIONS memories in turn, also from one launch to the next.  Who writes an element in
+ * layer i sets the one of layer i + AHEAD to ones.  That memory had the vectors of layer
+ * i + AHEAD - ROTATIONS = i - 2, which nobody reads any more: the last of them is the input
+ * of layer i - 1, and all blocks have given something that was made of it.  The ones are
+ * seen before layer i + AHEAD since each block has a fence in layer i + 1.
  *
  * All sums have the order of gemv_one.cu, norm.h and attend.cu, so the bits are those of
  * separate launches. */
@@ -1001,12 +1004,13 @@ plan_memory(struct stack *s, const struct cuda *c)
     if (fixed + beside > c->shared)
         return 0;
     s->slots = (unsigned)min_size((c->shared - fixed - beside) / s->stage, SLOTS);
-    // Who waits for a stage must know that the one before it in its slot has come: a
-    // phase's parity says no more.  It does know that of the stage of its group, or of the
-    // last product, that it has taken.
+    // A wait knows a phase by its parity, so it may not begin before the stage that was in
+    // the slot last has come.  Stages come in order, and a group has had one that is
+    // `groups` before the one that it waits for, or the product has just begun.
     for (int i = 0; i < PRODUCTS; i++)
         s->plan[i].groups = min(s->plan[i].groups, s->slots);
-    // The same of a warp's first keys, ATTEND_WARPS / 2 stages on at most.
+    // The same of a warp's first keys, at most ATTEND_WARPS / 2 stages past the last of q,
+    // k and v; its second ones are as many stages past the first.
     if (s->slots < s->plan[PRODUCT_QKV].groups + ATTEND_WARPS / 2 - 1)
         return 0;
     return s->slots * s->stage + fixed;
