@@ -37,15 +37,6 @@ struct slices {
     float *out, *max, *sum;
 };
 
-/* The most slices of as many tokens before, or up to the next multiple of ATTEND_STEP. */
-static int
-most_slices(int past, int limit)
-{
-    int low = past / ATTEND_STEP * ATTEND_STEP + 1;
-    struct cut first = cut_of(low, limit), last = cut_of(low + ATTEND_STEP - 1, limit);
-    return first.keys == last.keys ? last.n : limit;
-}
-
 template <int DIM>
 constexpr uint32_t attend_shared = 4 * WARPS *DEPTH *KEYS *DIM;
 

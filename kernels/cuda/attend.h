@@ -28,6 +28,15 @@ cut_of(int keys, int limit)
     return { (keys + each - 1) / each, each };
 }
 
+/* The most slices of as many tokens before, or up to the next multiple of ATTEND_STEP. */
+static inline int
+most_slices(int past, int limit)
+{
+    int low = past / ATTEND_STEP * ATTEND_STEP + 1;
+    struct cut first = cut_of(low, limit), last = cut_of(low + ATTEND_STEP - 1, limit);
+    return first.keys == last.keys ? last.n : limit;
+}
+
 /* A head's cosines, sines and gains that a lane needs: of dimensions lane + 32 p and
  * those DIM / 2 on. */
 template <int DIM>

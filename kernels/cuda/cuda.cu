@@ -563,11 +563,6 @@ alloc_buffers(struct cuda *c)
             return false;
     if (getenv("NIBBLE_CUDA_TIMES"))
         c->trace = (struct trace *)calloc(1, sizeof *c->trace);
-    if (c->exchange) // see layers.cu
-        cuda_check(c, cudaMemsetAsync(c->exchange, 0xff, EXCHANGE, c->q.stream),
-                   "cudaMemset") &&
-            cuda_check(c, cudaMemsetAsync(c->exchange, 0, 4096, c->q.stream),
-                       "cudaMemset");
     const float one_zero[2] = { 1, 0 };
     if (c->one_zero)
         cuda_upload(k, c->one_zero, one_zero, sizeof one_zero);

@@ -64,6 +64,7 @@ struct cuda {
     struct plan *plans;
     size_t n_plans, cap_plans;
     char *exchange;              // EXCHANGE bytes, of layers.cu
+    size_t exchanged[2];         // bytes of a rotation there, elements of its vectors
     struct recording *recording; // NULL: none yet
     struct peers *peers;         // NULL: no other ranks
     int attends; // head width for which attend may use its shared memory

@@ -7,10 +7,13 @@
  * of the other warps multiply, a stage each.  Attention's keys and values have places in the
  * same ring, which the warps that read them fill.
  *
- * Blocks have no barrier.  A vector that a product gives is one in memory that was all
- * ones, a NaN that no rounding gives: who reads it polls until it is there.  There are
- * ROTATIONS of each, in turn: with each element of a layer's its writer sets that of the
- * layer AHEAD of it to ones, which was last read a layer before or more.
+ * Blocks have no barrier.  What a product gives goes to memory that was all ones, a NaN
+ * that no rounding gives: who reads it polls until each word is there.  Layers take
+ * ROTATIONS memories in turn, also from one launch to the next.  Who writes an element in
+ * layer i sets the one of layer i + AHEAD to ones.  That memory had the vectors of layer
+ * i + AHEAD - ROTATIONS = i - 2, which nobody reads any more: the last of them is the input
+ * of layer i - 1, and all blocks have given something that was made of it.  The ones are
+ * seen before layer i + AHEAD since each block has a fence in layer i + 1.
  *
  * All sums have the order of gemv_one.cu, norm.h and attend.cu, so the bits are those of
  * separate launches. */
@@ -847,7 +850,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
             run_product(n, ring, product);
         }
     }
-    // All blocks have begun, since the last layer took what they gave.
+    // All blocks have begun, since the last layer took what they gave: see all_give.
     if (blockIdx.x == 0 && threadIdx.x == 0)
         header->turn = turn;
 }
@@ -928,6 +931,19 @@ plan_own(struct weight_plan *p, const struct cuda *c, size_t rows, size_t in)
     return false;
 }
 
+/* Whether others wait for each block in each layer, so that none is more than a layer
+ * behind. */
+static bool
+all_give(const struct stack *s, unsigned sms)
+{
+    unsigned first = 0; // as many blocks multiply; the last ones have keys
+    for (int i = 0; i < PRODUCTS; i++) {
+        const struct weight_plan *p = &s->plan[i];
+        first = max(first, p->each ? blocks_of(p->stages, p->each) : p->stages);
+    }
+    return first + s->kv_heads >= sms;
+}
+
 static bool
 is_weight(const struct matrix *w)
 {
@@ -955,9 +971,6 @@ plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
     s->table = l->table;
     s->position = l->position;
     s->exchange = c->exchange;
-    struct cut cut = cut_of((int)(l->past / ATTEND_STEP + 1) * ATTEND_STEP, s->limit);
-    if ((unsigned)cut.n * s->kv_heads > (unsigned)c->sms)
-        return false;
     if (l->layers > MOST_LAYERS || l->dim != DIM || s->group > GROUP ||
         s->limit > LIMIT || s->norm.per > 2 || s->hidden % 8 || s->ffn % TILE)
         return false;
@@ -969,7 +982,10 @@ plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
         p[PRODUCT_O].each * p[PRODUCT_O].rows !=
             p[PRODUCT_DOWN].each * p[PRODUCT_DOWN].rows)
         return false;
-    return HEADER + ROTATIONS * rotation_bytes(*s) <= EXCHANGE;
+    unsigned sms = (unsigned)c->sms;
+    unsigned most = (unsigned)most_slices((int)l->past, s->limit) * s->kv_heads;
+    return most <= sms && all_give(s, sms) &&
+           HEADER + ROTATIONS * rotation_bytes(*s) <= EXCHANGE;
 }
 
 /* Divide shared memory, of which the result is the size; 0: it is too small. */
@@ -988,7 +1004,33 @@ plan_memory(struct stack *s, const struct cuda *c)
     if (fixed + beside > c->shared)
         return 0;
     s->slots = (unsigned)min_size((c->shared - fixed - beside) / s->stage, SLOTS);
-    return s->slots < 2 ? 0 : s->slots * s->stage + fixed;
+    // A wait knows a phase by its parity, so it may not begin before the stage that was in
+    // the slot last has come.  Stages come in order, and a group has had one that is
+    // `groups` before the one that it waits for, or the product has just begun.
+    for (int i = 0; i < PRODUCTS; i++)
+        s->plan[i].groups = min(s->plan[i].groups, s->slots);
+    // The same of a warp's first keys, at most ATTEND_WARPS / 2 stages past the last of q,
+    // k and v; its second ones are as many stages past the first.
+    if (s->slots < s->plan[PRODUCT_QKV].groups + ATTEND_WARPS / 2 - 1)
+        return 0;
+    return s->slots * s->stage + fixed;
+}
+
+/* What other shapes have exchanged would be taken for vectors.  A recording that has an
+ * older shape is not launched again: its key is another. */
+static void
+clear_exchange(struct cuda *c, const struct stack *s)
+{
+    size_t rotation = rotation_bytes(*s), vectors = places_of(*s).end;
+    if (c->exchanged[0] == rotation && c->exchanged[1] == vectors)
+        return;
+    c->exchanged[0] = rotation;
+    c->exchanged[1] = vectors;
+    cuda_check(c, cudaMemsetAsync(c->exchange, 0, HEADER, c->q.stream), "cudaMemset");
+    cuda_check(
+        c,
+        cudaMemsetAsync(c->exchange + HEADER, 0xff, ROTATIONS * rotation, c->q.stream),
+        "cudaMemset");
 }
 
 bool
@@ -1035,6 +1077,7 @@ cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
     config.stream = c->q.stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
+    clear_exchange(c, &s);
     attention_allow(c, (const void *)all_layers, shared);
     cuda_check(c, cudaLaunchKernelEx(&config, all_layers, s), "all layers");
     cuda_launched(c, "all layers");

@@ -23,8 +23,8 @@ enum {
     LIMIT = 32,                       // max. slices of keys
     KEY_ROW = 2 * DIM + 16,           // bytes of a key in a stage
     PIECE = 2 * ATTEND_KEYS * KEY_ROW,
-    ROTATIONS = 6, // of exchanged vectors: that many layers have their own
-    AHEAD = 4,
+    ROTATIONS = 6, // memories for a layer's vectors
+    AHEAD = 4,     // layers from that which clears vectors to that which writes them
     MOST_LAYERS = 96,
 };
 
@@ -49,8 +49,8 @@ struct weight_plan {
     uint8_t first[SLICES], count[SLICES]; // units of a slice
     unsigned rows, tiles;                 // of a stage
     unsigned stages;                      // of all blocks
-    unsigned each;      // stages of a block, one after the other; 0: blocks take turns
-    unsigned even, odd; // in turn: of each, and one more for the first `odd` blocks
+    unsigned each;      // adjacent stages of a block; 0: blocks take stages in turn
+    unsigned even, odd; // in turn: stages of a block, one more for the first `odd`
     unsigned groups;    // of warps that make a stage each
     unsigned code_row, scale_row; // bytes of a row
     unsigned inverse;             // 2^16 / rows, rounded up

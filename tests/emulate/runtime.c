@@ -75,18 +75,19 @@ cudaGetErrorString(cudaError_t e)
 /* ---- the device ------------------------------------------------------------------ */
 
 /* NIBBLE_EMULATE_SM: 90 (default); 120: less shared memory, NVFP4 products; 80: a chip that is too
- * old. */
+ * old.  NIBBLE_EMULATE_SMS: how many multiprocessors, 8 at most. */
 const cudaDeviceProp *
 emulate_device(void)
 {
     static cudaDeviceProp p;
     if (!p.major) {
         const char *sm = getenv("NIBBLE_EMULATE_SM");
+        const char *sms = getenv("NIBBLE_EMULATE_SMS");
         bool small = sm && strcmp(sm, "120") == 0;
         snprintf(p.name, sizeof p.name, "emulation on the CPU, no GPU");
         p.totalGlobalMem = all_memory;
         p.sharedMemPerBlockOptin = (small ? 99U : 227U) << 10;
-        p.multiProcessorCount = 8;
+        p.multiProcessorCount = sms ? (int)strtol(sms, NULL, 10) : 8;
         p.major = small ? 12 : sm && strcmp(sm, "80") == 0 ? 8 : 9;
     }
     return &p;
