@@ -342,7 +342,7 @@ adamw(struct kernels *k)
                                    .row = 1 };
             for (int r = 0; r <= RUNS; r++) {
                 double start = now();
-                op_adamw(k, &s, &grad, 0, n, &a);
+                op_adamw(k, &(struct adam_update){ s, grad, 0, n, a }, 1);
                 double took = now() - start;
                 best = r && took < best ? took : best;
             }

@@ -920,7 +920,7 @@ plan_own(struct weight_plan *p, const struct cuda *c, size_t rows, size_t in)
     if (!plan_slices(p, in, blocks_of(rows, TILE)))
         return false;
     for (unsigned own = least; own <= OWN; own++)
-        for (unsigned n = 1; n <= own / 2; n++) {
+        for (unsigned n = 1; n <= SLOTS; n++) {
             unsigned r = own / n;
             if (own % n || r % 2 || rows % r || !fits_stage(p, r))
                 continue;

@@ -168,7 +168,7 @@ step(struct kernels *k, struct optimizer *o, float *g, const struct adam_step *a
         nvfp4_decode(o->w, o->now.codes, o->now.scales, 1, N);
         return;
     }
-    op_adamw(k, &o->state, &grad, 0, N, a);
+    op_adamw(k, &(struct adam_update){ o->state, grad, 0, N, *a }, 1);
     for (size_t i = 0; i < N; i++)
         o->w[i] = o->scheme == F32
                       ? ((const float *)o->state.master)[i]
