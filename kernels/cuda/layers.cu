@@ -11,7 +11,7 @@
  * that no rounding gives: who reads it polls until each word is there.  Layers take
  * ROTATIONS memories in turn, also from one launch to the next.  Who writes an element in
  * layer i sets the one of layer i + AHEAD to ones.  That memory had the vectors of layer
- * i + AHEAD - ROTATIONS = i - 2, which nobody reads any more: the last of them is the input
+ * i + AHEAD - ROTATIONS = i - 2, which no block reads any more: the last of them is the input
  * of layer i - 1, and all blocks have given something that was made of it.  The ones are
  * seen before layer i + AHEAD since each block has a fence in layer i + 1.
  *

@@ -67,8 +67,9 @@ extern struct emulate_xyz emulate_blocks, emulate_threads;
 struct emulate_launch {
     const void *kernel; // NULL: unknown
     struct emulate_xyz blocks, threads;
-    size_t shared;    // dynamic shared memory per block, bytes
-    unsigned cluster; // blocks per cluster, along x; of a cooperative launch all of them
+    size_t shared; // dynamic shared memory per block, bytes
+    unsigned
+        cluster; // blocks per cluster, along x; of a cooperative launch all of them
     void (*body)(void *);
     void *with;
 };
@@ -102,7 +103,7 @@ unsigned emulate_lane(void);
 void emulate_barrier(const char *what, int line);
 /* Barrier of `threads` threads of the block. */
 void emulate_numbered(unsigned number, unsigned threads);
-/* Wait until nobody else can run, and something was stored for other blocks. */
+/* Wait until no other thread can run and something was stored for other blocks. */
 void emulate_poll(void);
 void emulate_stored(void);
 void emulate_cluster_arrive(void);
