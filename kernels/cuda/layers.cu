@@ -63,7 +63,7 @@ load_gains(const struct stack &s, struct block_state &b, float *gains, int which
     bulk_load(gains + (size_t)which * s.hidden, from, s.hidden * 4, barrier);
 }
 
-/* A lane's word of a layer's addresses and, of some lanes, a factor. */
+/* What a lane copies of a layer: a word of its addresses and, some lanes, a factor. */
 enum { LAYER_WORDS = sizeof(struct one_layer) / 8 };
 static_assert(LAYER_WORDS <= 32, "a lane has one");
 struct layer_word {
@@ -88,6 +88,7 @@ struct layer_word {
     }
 };
 
+/* The loader asks for all stages in the order in which they are read. */
 static __device__ __forceinline__ void
 run_loader(const struct stack &s, struct block_state &b, char *stages, float *gains,
            int lane)
@@ -115,7 +116,7 @@ run_loader(const struct stack &s, struct block_state &b, char *stages, float *ga
                 if (lane == 0)
                     load_gains(s, b, gains, 1, l.mid_gain);
             } else if (product == PRODUCT_DOWN && more) {
-                // Then nobody needs anything of the layer before.
+                // Then no warp needs anything of the layer before.
                 mbarrier_wait(shared_address(&b.gains_read[0]), layer % 2);
                 next.put(b, layer + 1, lane);
                 __syncwarp();
@@ -150,8 +151,8 @@ struct now {
     char *stages;
     uint4 *x, *normed;    // in shared memory
     const float *gains;   // of both norms
-    bf16 *vectors, *next; // this layer's and the next one's rotation
-    const bf16 *before;   // the last one's out
+    bf16 *vectors, *next; // this layer's memory, and that of the layer AHEAD
+    const bf16 *before;   // that of the layer before
     int warp, lane, product, past;
     unsigned layer;
 };
@@ -739,8 +740,8 @@ join_slices(const struct now &n, unsigned head, int slices)
     store_exchanged4(n.next + to + 2, ~0U);
 }
 
-/* Those of the next layer are not there, whether this token has as many slices or
- * not. */
+/* Partial results are cleared for the layer AHEAD, also those of slices that this token
+ * does not have. */
 static __device__ __forceinline__ void
 clear_partials(const struct now &n)
 {
