@@ -932,7 +932,7 @@ plan_own(struct weight_plan *p, const struct cuda *c, size_t rows, size_t in)
     return false;
 }
 
-/* Whether others wait for each block in each layer, so that none is more than a layer
+/* Whether other blocks wait for each block in each layer: then all are at most a layer
  * behind. */
 static bool
 all_give(const struct stack *s, unsigned sms)

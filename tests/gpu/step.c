@@ -511,7 +511,7 @@ take_step(struct model *n, const size_t *past, size_t key, bool one)
     CHECK(kernels_download(gpu, &byte, n->out, 1) == 0);
 }
 
-/* Outputs and caches of one operation for all layers, and of those that it is made of. */
+/* Outputs and caches of the operation for all layers, and of the separate ones. */
 static void
 check_layers_of_size(void)
 {
