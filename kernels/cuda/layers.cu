@@ -25,31 +25,52 @@
 
 /* ---- the loader ------------------------------------------------------------------ */
 
-/* A thread asks for a stage: rows that are adjacent, and their scales. */
-static __device__ __forceinline__ void
-load_stage(const struct stack &s, const struct one_layer &l, int product,
-           unsigned stage, char *to, uint32_t barrier)
+/* Copies of a stage: rows that are adjacent, of one weight or two, and their scales. */
+struct stage_copies {
+    const void *codes[2], *scales[2];
+    unsigned code_bytes, scale_bytes; // of a weight's
+    bool two;
+};
+
+static __device__ __forceinline__ struct stage_copies
+copies_of(const struct stack &s, const struct one_layer &l, int product, unsigned stage)
 {
     const struct weight_plan &p = s.plan[product];
-    unsigned codes = p.code_row, scales = p.scale_row;
-    unsigned w = product == PRODUCT_O ? W_O : W_DOWN;
-    unsigned row = stage * p.rows, rows = p.rows;
-    char *scales_to = to + rows * codes;
-    mbarrier_arrive_expect(barrier, rows * (codes + scales));
+    struct stage_copies c;
+    unsigned all = p.rows, row = stage * all;
+    unsigned w = product == PRODUCT_O ? W_O : W_DOWN, codes = p.code_row,
+             scales = p.scale_row;
+    c.two = product == PRODUCT_GATED;
     if (product == PRODUCT_QKV) {
         w = row < s.q ? W_Q : row < s.q + s.kv ? W_K : W_V;
         row -= w == W_Q ? 0 : w == W_K ? s.q : s.q + s.kv;
-    } else if (product == PRODUCT_GATED) {
-        rows = TILE / 2;
+    } else if (c.two) {
+        all /= 2;
+        row /= 2;
         w = W_GATE;
-        row = stage * rows;
     }
-#pragma unroll 1
-    for (unsigned first = 0; first < p.rows; first += rows, w++) {
-        bulk_load_once(to + first * codes, l.codes[w] + (size_t)row * codes,
-                       rows * codes, barrier);
-        bulk_load_once(scales_to + first * scales, l.scales[w] + (size_t)row * scales,
-                       rows * scales, barrier);
+    c.code_bytes = all * codes;
+    c.scale_bytes = all * scales;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        c.codes[i] = l.codes[w + (i && c.two)] + (size_t)row * codes;
+        c.scales[i] = l.scales[w + (i && c.two)] + (size_t)row * scales;
+    }
+    return c;
+}
+
+/* A thread asks for them. */
+static __device__ __forceinline__ void
+load_stage(const struct stage_copies &c, char *to, uint32_t barrier)
+{
+    unsigned n = c.two ? 2 : 1;
+    char *scales = to + n * c.code_bytes;
+    mbarrier_arrive_expect(barrier, n * (c.code_bytes + c.scale_bytes));
+    bulk_load_once(to, c.codes[0], c.code_bytes, barrier);
+    bulk_load_once(scales, c.scales[0], c.scale_bytes, barrier);
+    if (c.two) {
+        bulk_load_once(to + c.code_bytes, c.codes[1], c.code_bytes, barrier);
+        bulk_load_once(scales + c.scale_bytes, c.scales[1], c.scale_bytes, barrier);
     }
 }
 
@@ -124,17 +145,23 @@ run_loader(const struct stack &s, struct block_state &b, char *stages, float *ga
                     load_gains(s, b, gains, 0, b.layer[(layer + 1) % 2].input_gain);
             }
             for (int i = 0; i < all; i++, at.next(1)) {
+                // Before it is known that there is place, since the next one waits for this.
+                struct stage_copies copies = {};
+                if (i < weights)
+                    copies =
+                        copies_of(s, l, product, mine.first + (unsigned)i * mine.step);
+                uint32_t full = shared_address(&b.full[at.slot]);
+                char *to = stages + at.slot * s.stage;
+                mbarrier_wait(shared_address(&b.empty[at.slot]), at.phase);
                 if (before)
                     mbarrier_wait(before, phase);
-                mbarrier_wait(shared_address(&b.empty[at.slot]), at.phase);
-                before = shared_address(&b.full[at.slot]);
+                before = full;
                 phase = at.phase ^ 1;
                 if (lane == 0) {
                     if (i < weights)
-                        load_stage(s, l, product, mine.first + (unsigned)i * mine.step,
-                                   stages + at.slot * s.stage, before);
+                        load_stage(copies, to, full);
                     else // a place that attention fills
-                        mbarrier_arrive(before);
+                        mbarrier_arrive(full);
                 }
                 __syncwarp();
             }
@@ -162,8 +189,9 @@ stage_x(const struct now &n, const bf16 *x, unsigned in)
 {
     enum { EACH = 3 };
     unsigned packs = in / 8;
-    for (unsigned i = (unsigned)(n.warp * 32 + n.lane); i < packs;
-         i += EACH * 32 * WARPS) {
+    for (unsigned first = (unsigned)n.warp * 32; first < packs;
+         first += EACH * 32 * WARPS) {
+        unsigned i = first + (unsigned)n.lane;
         uint4 v[EACH];
         poll16(v, (const uint4 *)x, i, 32 * WARPS, packs);
 #pragma unroll
@@ -189,21 +217,32 @@ stage_normed(const struct now &n, const bf16 *x, bool is_new, int which)
     unsigned first = warp * 32 + (unsigned)n.lane;
     const float *gain = n.gains + (size_t)which * s.hidden;
     uint4 v[2] = {};
+    float g[2][8] = {};
+    bool there[2];
 #pragma unroll
     for (unsigned k = 0; k < 2; k++) {
-        unsigned i = first + k * shape.threads;
-        if (k < shape.per && i < packs && !is_new)
-            v[k] = ((const uint4 *)x)[i];
+        there[k] = k < shape.per && first + k * shape.threads < packs;
+        if (there[k] && !is_new)
+            v[k] = ((const uint4 *)x)[first + k * shape.threads];
     }
     mbarrier_wait(shared_address(&n.b->gains[which]), n.layer % 2);
-    if (is_new)
+#pragma unroll
+    for (unsigned k = 0; k < 2; k++)
+        if (there[k])
+            load(g[k], gain + (first + k * shape.threads) * 8);
+    if (is_new) {
+        // One warp polls a word at first: what all blocks load again and again delays what
+        // they wait for.
+        if (warp == 0)
+            poll4(x + s.hidden / 2);
+        barrier_of(NORM_BARRIER, (int)shape.threads);
         poll16(v, (const uint4 *)x, first, shape.threads,
                shape.per > 1 ? packs : min(packs, shape.threads));
-    __syncwarp();
+    }
     float sum = 0;
 #pragma unroll
     for (unsigned k = 0; k < 2; k++)
-        if (k < shape.per && first + k * shape.threads < packs) {
+        if (there[k]) {
             P p = *(P *)&v[k];
 #pragma unroll
             for (int e = 0; e < 8; e++)
@@ -217,14 +256,12 @@ stage_normed(const struct now &n, const bf16 *x, bool is_new, int which)
         warp_sum((unsigned)n.lane < warps ? n.b->squares[n.lane] : 0), s.hidden, s.eps);
 #pragma unroll
     for (unsigned k = 0; k < 2; k++)
-        if (k < shape.per && first + k * shape.threads < packs) {
+        if (there[k]) {
             P p = *(P *)&v[k];
-            float g[8];
-            load(g, gain + (first + k * shape.threads) * 8);
 #pragma unroll
             for (int e = 0; e < 8; e++)
-                g[e] = to_f32(p.v[e]) * scale * g[e];
-            store((bf16 *)&v[k], g);
+                g[k][e] = to_f32(p.v[e]) * scale * g[k][e];
+            store((bf16 *)&v[k], g[k]);
             n.normed[place_of(first + k * shape.threads)] = arrange(v[k]);
         }
 }
@@ -235,9 +272,8 @@ stage_normed(const struct now &n, const bf16 *x, bool is_new, int which)
 struct part {
     unsigned code[2], scale[2], units[2]; // offsets; number of units
     unsigned x, x_units;                  // the units of x that this lane has
-    int column[2];                        // of the two sums
-    int sum;                              // where the first goes
-    bool there[2];
+    unsigned all;                         // max. units of the warp's rows
+    int which[2], sum[2]; // of an mma's sums, and where it goes; < 0: not this lane's
 };
 
 static __device__ __forceinline__ struct part
@@ -246,22 +282,24 @@ part_of(const struct weight_plan &p, int tile, int lane)
     struct part t;
     unsigned group = (unsigned)lane / 4, quarter = (unsigned)lane % 4;
     unsigned base = (unsigned)tile * TILE, all = p.rows * p.slices;
-    unsigned slice0 = min(base, all - 1) * p.inverse >> 16;
-    unsigned last = (min(base + TILE, all) - 1) * p.inverse >> 16;
+    unsigned slice0 = min(base, all - 1) * p.per_rows >> 16;
+    unsigned last = (min(base + TILE, all) - 1) * p.per_rows >> 16;
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         unsigned at = base + group + 8 * i;
-        t.there[i] = at < all;
+        bool there = at < all;
         at = min(at, all - 1);
-        unsigned slice = at * p.inverse >> 16, row = at - slice * p.rows;
+        unsigned slice = at * p.per_rows >> 16, row = at - slice * p.rows;
         unsigned first = p.first[slice];
         t.units[i] = p.count[slice];
-        t.column[i] = (int)(slice - slice0);
+        unsigned column = slice - slice0;
+        t.which[i] = (int)(column % 2);
+        t.sum[i] = there && quarter == column / 2 ? (int)(base + group + 8 * i) : -1;
         t.code[i] = row * p.code_row + first * (COLUMNS / 2) + quarter * 16;
         t.scale[i] = p.rows * p.code_row + row * p.scale_row +
                      first * (COLUMNS / NVFP4_BLOCK) + quarter * 2;
     }
-    t.sum = (int)(base + group);
+    t.all = __reduce_max_sync(0xffffffffU, max(t.units[0], t.units[1]));
     unsigned of_x = min(slice0 + group, p.slices - 1);
     t.x_units = base < all && slice0 + group <= last ? p.count[of_x] : 0;
     t.x = p.first[of_x] * 16U + quarter;
@@ -269,16 +307,15 @@ part_of(const struct weight_plan &p, int tile, int lane)
 }
 
 static __device__ __forceinline__ void
-multiply_part(float *sums, const struct weight_plan &p, const struct part &t,
-              const char *stage, const uint4 *x, const uint4 *zeros, int lane)
+multiply_part(float *sums, unsigned step, const struct part &t, const char *stage,
+              const uint4 *x, const uint4 *zeros)
 {
     float sum[4] = { 0, 0, 0, 0 };
-    unsigned units = __reduce_max_sync(0xffffffffU, max(t.units[0], t.units[1]));
     const uint4 *from = x + t.x;
     unsigned code = 0, scale = 0;
     // Two at a time; past the last unit x is 0, and the weight does not matter.
 #pragma unroll 1
-    for (unsigned u = 0; u < units; u += 2) {
+    for (unsigned u = 0; u < t.all; u += 2) {
         uint4 codes[2][2], v[2][4];
         uint32_t scales[2][2];
 #pragma unroll
@@ -292,9 +329,9 @@ multiply_part(float *sums, const struct weight_plan &p, const struct part &t,
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 v[k][e] = at[4 * e];
-            from += p.step * 16;
-            code += p.step * (COLUMNS / 2);
-            scale += p.step * (COLUMNS / NVFP4_BLOCK);
+            from += step * 16;
+            code += step * (COLUMNS / 2);
+            scale += step * (COLUMNS / NVFP4_BLOCK);
         }
 #pragma unroll
         for (int k = 0; k < 2; k++)
@@ -307,8 +344,9 @@ multiply_part(float *sums, const struct weight_plan &p, const struct part &t,
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        if (t.there[i] && lane % 4 == t.column[i] / 2)
-            sums[t.sum + 8 * i] = t.column[i] % 2 ? sum[2 * i + 1] : sum[2 * i];
+        if (t.sum[i] >= 0)
+            store_polled(&sums[t.sum[i]],
+                         __float_as_uint(t.which[i] ? sum[2 * i + 1] : sum[2 * i]));
 }
 
 /* The weight that a lane's row of a stage belongs to. */
@@ -323,50 +361,75 @@ weight_of(const struct stack &s, int product, unsigned stage, int lane)
                                       : W_DOWN;
 }
 
+/* What a lane needs to end a row of a stage. */
+struct ending {
+    float multiplier, more;
+    unsigned to;
+    float *own;
+};
+
+/* i: of the block's stages */
+static __device__ __forceinline__ struct ending
+ending_of(const struct now &n, const struct weight_plan &p, int product,
+          const struct share &mine, unsigned i)
+{
+    struct ending e;
+    unsigned stage = mine.first + i * mine.step, r = min((unsigned)n.lane, p.rows - 1);
+    bool adds = product == PRODUCT_O || product == PRODUCT_DOWN;
+    e.multiplier =
+        n.b->multiplier[n.layer % 2][weight_of(*n.s, product, stage, n.lane)];
+    e.own = &n.b->own[adds ? i * p.rows + r : 0];
+    e.more = adds ? *e.own : 0;
+    e.to = p.place + stage * p.out + r;
+    return e;
+}
+
 /* The sums of a stage's rows become elements of the vector. */
 static __device__ __forceinline__ void
-finish_stage(const struct now &n, const struct weight_plan &p, int product,
-             unsigned stage, const float *sums, unsigned slot)
+end_stage(const struct now &n, const struct weight_plan &p, int product,
+          const struct ending &e, float *sums)
 {
-    const struct stack &s = *n.s;
-    struct places at = places_of(s);
-    unsigned lane = (unsigned)n.lane, r = min(lane, p.rows - 1);
-    unsigned to = stage * p.rows + r, rows = p.rows;
-    float all = 0, more = 0;
-    float multiplier =
-        n.b->multiplier[n.layer % 2][weight_of(s, product, stage, n.lane)];
-    bool adds = product == PRODUCT_O || product == PRODUCT_DOWN;
-    float *own = &n.b->own[adds ? to - blockIdx.x * p.each * p.rows : 0];
-    if (adds)
-        more = *own;
-#pragma unroll 4
-    for (unsigned i = 0; i < p.slices; i++)
-        all += sums[i * p.rows + r];
-    __syncwarp();
-    if (lane < 2) // the whole group has read the stage, and this warp the sums
-        mbarrier_arrive(shared_address(&n.b->empty[slot]));
-    all = all * multiplier + more;
-    if (product == PRODUCT_GATED) {
-        float up = __shfl_xor_sync(0xffffffffU, all, TILE / 2);
-        all = swiglu_of_rounded(all, up);
-        rows = TILE / 2;
-        to = stage * rows + r;
+    enum { EACH = 5 };
+    unsigned lane = (unsigned)n.lane, rows = p.rows, slices = p.slices, out = p.out;
+    bool last = product == PRODUCT_DOWN && n.layer + 1 == n.s->layers;
+    float all = 0;
+    sums += min(lane, rows - 1);
+#pragma unroll 1
+    for (unsigned i = 0; i < slices; i += EACH) {
+        uint32_t v[EACH];
+        bool wait = true;
+        while (wait) {
+            wait = false;
+#pragma unroll
+            for (unsigned k = 0; k < EACH; k++)
+                v[k] = load_polled(sums + min(i + k, slices - 1) * rows);
+#pragma unroll
+            for (unsigned k = 0; k < EACH; k++)
+                wait = wait || v[k] == ~0U;
+            wait = __any_sync(0xffffffffU, wait);
+        }
+#pragma unroll
+        for (unsigned k = 0; k < EACH; k++)
+            if (i + k < slices)
+                all += __uint_as_float(v[k]);
     }
+    all = all * e.multiplier + e.more;
+    if (product == PRODUCT_GATED)
+        all = swiglu_of_rounded(all, __shfl_xor_sync(0xffffffffU, all, TILE / 2));
     bf16 y = from_f32<bf16>(all);
     uint32_t bits = *(uint16_t *)&y;
     bits |= __shfl_xor_sync(0xffffffffU, bits, 1) << 16;
-    to += product == PRODUCT_QKV     ? at.qkv
-          : product == PRODUCT_O     ? at.mid
-          : product == PRODUCT_GATED ? at.act
-                                     : at.out;
-    if (lane < rows && lane % 2 == 0) {
-        store_exchanged4(n.vectors + to, bits);
-        store_exchanged4(n.next + to, ~0U);
+    if (lane < out && lane % 2 == 0) {
+        store_exchanged4(n.vectors + e.to, bits);
+        store_exchanged4(n.next + e.to, ~0U);
     }
-    if (lane < rows && adds)
-        *own = to_f32(y);
-    if (product == PRODUCT_DOWN && n.layer + 1 == s.layers && lane < rows)
-        s.y[to - at.out] = y;
+    if (lane < out && (product == PRODUCT_O || product == PRODUCT_DOWN))
+        *e.own = to_f32(y);
+    if (lane < out && last)
+        n.s->y[e.to - p.place] = y;
+#pragma unroll 4
+    for (unsigned i = 0; i < slices; i++)
+        store_polled(sums + i * rows, ~0U);
 }
 
 static __device__ __forceinline__ void
@@ -418,62 +481,76 @@ load_piece(const struct now &n, const struct ring &ring, const struct item &t, i
     copies_commit();
 }
 
-/* Whether a warp's first piece has a place in the ring before any stage of q, k and v is
- * read: then it comes while they are multiplied. */
-static __device__ __forceinline__ bool
-comes_early(const struct now &n)
-{
-    unsigned stages = share_of(n.s->plan[PRODUCT_QKV]).n;
-    return stages + (unsigned)n.warp / 2 < n.s->slots;
-}
-
+/* A warp asks for its first two pieces as soon as they have places in the ring: those with
+ * places before any stage of q, k and v is read while the block waits for x. */
 static __device__ __forceinline__ void
-ask_for_keys(const struct now &n, const struct ring &ring, unsigned stages)
+ask_for_keys(const struct now &n, struct ring ring, bool early)
 {
-    struct item t = n.b->item;
-    struct ring keys = ring;
-    if (n.warp >= t.pieces || n.warp >= ATTEND_WARPS || !comes_early(n))
+    const struct item t = n.b->item;
+    unsigned stages = share_of(n.b->plan[PRODUCT_QKV]).n, slots = n.s->slots;
+    if (n.warp >= ATTEND_WARPS || n.warp >= t.pieces)
         return;
-    keys.next(stages);
-    load_piece(n, keys, t, n.past, n.warp);
+    if (early) {
+        // All stages of the last product have come then: see plan_memory.
+        mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
+        ring.next(stages);
+    }
+#pragma unroll 1
+    for (int j = n.warp; j < min(t.pieces, 2 * ATTEND_WARPS); j += ATTEND_WARPS) {
+        unsigned place = (unsigned)j / 2;
+        if (place < slots && (stages + place < slots) == early)
+            load_piece(n, ring, t, n.past, j);
+    }
 }
 
-/* A group of warps makes a stage at a time. */
+/* A group of warps makes a stage at a time.  When all are multiplied each warp ends one of
+ * them, the first warp the last one. */
 static __device__ __forceinline__ void
 run_product(const struct now &n, struct ring &ring, int product)
 {
-    const struct stack &s = *n.s;
-    const struct weight_plan &p = s.plan[product];
+    const struct weight_plan &p = n.b->plan[product];
     struct share mine = share_of(p);
-    int lane = n.lane, warp = n.warp;
-    unsigned tiles = p.tiles;
-    unsigned group = (unsigned)warp / tiles, tile = (unsigned)warp - group * tiles;
-    struct part t = part_of(p, (int)tile, lane);
-    stage_input(n, product);
-    barrier_of(BLOCK_BARRIER, 32 * WARPS);
+    unsigned tiles = p.tiles, groups = p.groups, step = p.step;
+    unsigned group = (unsigned)n.warp * p.per_tiles >> 16;
+    unsigned tile = (unsigned)n.warp - group * tiles;
+    bool works = group < groups && group < mine.n;
+    int rounds = works ? (int)((mine.n - group + groups - 1) * p.per_groups >> 16) : 0;
+    int last = rounds - 1 - (int)tile; // this warp's last round to end
     bool normed = product == PRODUCT_QKV || product == PRODUCT_GATED;
-    if (normed && threadIdx.x == 0)
-        mbarrier_arrive(shared_address(&n.b->gains_read[product == PRODUCT_GATED]));
     const uint4 *x = normed ? n.normed : n.x;
-    if (product == PRODUCT_QKV)
-        ask_for_keys(n, ring, mine.n);
+    struct part t = part_of(p, (int)tile, n.lane);
+    struct ending e = {};
     struct ring r = ring;
     r.next(group);
-    for (unsigned i = group; i < mine.n && group < p.groups; i += p.groups) {
-        unsigned stage = mine.first + i * mine.step;
-        float *sums = n.b->sums[r.slot] + group * tiles * TILE;
+    // The layer's factors are there when its first stage is.
+    if (product == PRODUCT_QKV && last >= 0)
+        mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
+    if (last >= 0)
+        e = ending_of(n, p, product, mine, group + (unsigned)last * groups);
+    if (product == PRODUCT_QKV)
+        ask_for_keys(n, ring, true);
+    stage_input(n, product);
+    barrier_of(BLOCK_BARRIER, 32 * WARPS);
+    if (normed && threadIdx.x == 0)
+        mbarrier_arrive(shared_address(&n.b->gains_read[product == PRODUCT_GATED]));
+    float *sums = n.b->sums[0] + group * tiles * TILE;
+#pragma unroll 1
+    for (int round = 0; round < rounds; round++) {
         mbarrier_wait(shared_address(&n.b->full[r.slot]), r.phase);
-        multiply_part(sums, p, t, n.stages + r.slot * s.stage, x, n.b->zeros, lane);
+        multiply_part(sums + round * WARPS * TILE, step, t,
+                      n.stages + r.slot * n.s->stage, x, n.b->zeros);
         __syncwarp();
-        uint32_t summed = shared_address(&n.b->summed[r.slot]);
         // The first one arrives for those, too, that the stage does not have.
-        if (lane == 0 || (tile == 0 && lane <= TILES - (int)tiles))
-            mbarrier_arrive(summed);
-        if (tile == 0) {
-            mbarrier_wait(summed, r.phase);
-            finish_stage(n, p, product, stage, sums, r.slot);
-        }
-        r.next(p.groups);
+        if (n.lane == 0 || (tile == 0 && n.lane <= TILES - (int)tiles))
+            mbarrier_arrive(shared_address(&n.b->empty[r.slot]));
+        r.next(groups);
+    }
+#pragma unroll 1
+    for (; last >= 0; last -= (int)tiles) {
+        end_stage(n, p, product, e, sums + last * WARPS * TILE);
+        if (last >= (int)tiles)
+            e = ending_of(n, p, product, mine,
+                          group + (unsigned)(last - (int)tiles) * groups);
     }
     ring.next(mine.n);
 }
@@ -494,6 +571,7 @@ poll_head(float (&v)[4], const bf16 *x, int lane)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             wait = wait || word[i] == ~0U;
+        wait = __any_sync(0xffffffffU, wait);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -557,17 +635,9 @@ run_item(const struct now &n, const struct ring &ring, const struct item &t, int
     struct block_state &b = *n.b;
     int warp = n.warp, lane = n.lane, group = (int)s.group;
     struct places at = places_of(s);
-    // A second piece, too, comes before the first is read, if there is a place for it.
+    // A second piece, too, has been asked for, if there is a place for it.
     int second = warp + ATTEND_WARPS;
     bool early = second < t.pieces && second / 2 < (int)s.slots;
-    if (warp < t.pieces && !comes_early(n))
-        load_piece(n, ring, t, past, warp);
-    if (early)
-        load_piece(n, ring, t, past, second);
-    for (int h = warp; h < group + 2 * t.newest; h += ATTEND_WARPS)
-        take_head(n, t, past, h);
-    barrier_of(ITEM_BARRIER, 32 * ATTEND_WARPS);
-
     uint32_t rows = shared_address(b.heads) + (uint32_t)(lane & 15) * KEY_ROW +
                     ((uint32_t)lane >> 4) * 16;
     float o[1][DIM / 8][4] = {};
@@ -633,8 +703,6 @@ run_item(const struct now &n, const struct ring &ring, const struct item &t, int
         // A stage is two pieces, or one, of a warp each.
         bool alone = j % 2 == 0 && j + 1 >= t.pieces;
         if (lane < (alone ? TILES : TILES / 2))
-            mbarrier_arrive(shared_address(&b.summed[r.slot])); // to keep its phase
-        if (lane < (alone ? 2 : 1))
             mbarrier_arrive(shared_address(&b.empty[r.slot]));
     }
 
@@ -657,46 +725,33 @@ run_item(const struct now &n, const struct ring &ring, const struct item &t, int
     }
     barrier_of(ITEM_BARRIER, 32 * ATTEND_WARPS);
     bool alone = b.slices == 1;
-    for (int i = warp * 32 + lane; i < group * DIM; i += 2 * 32 * ATTEND_WARPS) {
-        enum { EACH = 2 };
-        float top[EACH] = { -INFINITY, -INFINITY }, sum[EACH] = {}, y[EACH] = {};
+    for (int i = warp * 32 + lane; i < group * DIM / 2; i += 32 * ATTEND_WARPS) {
+        int h = i / (DIM / 2), d = i % (DIM / 2) * 2;
+        unsigned head = (unsigned)(t.kv * group + h);
+        float top = -INFINITY, sum = 0, y[2] = { 0, 0 };
 #pragma unroll
         for (int w = 0; w < ATTEND_WARPS; w++)
+            top = fmaxf(top, b.all_max[w][h]);
 #pragma unroll
-            for (int k = 0; k < EACH; k++)
-                top[k] = fmaxf(top[k], b.all_max[w][(i + k * 32 * ATTEND_WARPS) / DIM]);
-#pragma unroll
-        for (int w = 0; w < ATTEND_WARPS; w++)
-#pragma unroll
-            for (int k = 0; k < EACH; k++) {
-                int e = i + k * 32 * ATTEND_WARPS;
-                float weight = exp2_fast(b.all_max[w][e / DIM] - top[k]);
-                sum[k] = fmaf(weight, b.all_sum[w][e / DIM], sum[k]);
-                y[k] =
-                    fmaf(weight, all[w * group * DIM + min(e, group * DIM - 1)], y[k]);
-            }
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            int e = i + k * 32 * ATTEND_WARPS, d = e % DIM;
-            unsigned head = (unsigned)(t.kv * group + e / DIM);
-            if (e >= group * DIM)
-                break;
-            if (alone) {
-                bf16 v = from_f32<bf16>(y[k] / sum[k]);
-                uint32_t bits = *(uint16_t *)&v;
-                bits |= __shfl_xor_sync(0xffffffffU, bits, 1) << 16;
-                if (d % 2 == 0) {
-                    store_exchanged4(n.vectors + at.att + head * DIM + d, bits);
-                    store_exchanged4(n.next + at.att + head * DIM + d, ~0U);
-                }
-                continue;
-            }
-            float *to = partial_of(n, n.vectors, t.slice, head);
-            store_exchanged4(to + d, __float_as_uint(y[k]));
-            if (d == 0) {
-                store_exchanged4(to + DIM, __float_as_uint(top[k]));
-                store_exchanged4(to + DIM + 1, __float_as_uint(sum[k]));
-            }
+        for (int w = 0; w < ATTEND_WARPS; w++) {
+            float weight = exp2_fast(b.all_max[w][h] - top);
+            float2 v = *(const float2 *)(all + (w * group + h) * DIM + d);
+            sum = fmaf(weight, b.all_sum[w][h], sum);
+            y[0] = fmaf(weight, v.x, y[0]);
+            y[1] = fmaf(weight, v.y, y[1]);
+        }
+        if (alone) {
+            unsigned to = at.att + head * DIM + (unsigned)d;
+            store_exchanged4(n.vectors + to, two_bf16(y[0] / sum, y[1] / sum));
+            store_exchanged4(n.next + to, ~0U);
+            continue;
+        }
+        float *to = partial_of(n, n.vectors, t.slice, head);
+        store_exchanged4(to + d, __float_as_uint(y[0]));
+        store_exchanged4(to + d + 1, __float_as_uint(y[1]));
+        if (d == 0) {
+            store_exchanged4(to + DIM, __float_as_uint(top));
+            store_exchanged4(to + DIM + 1, __float_as_uint(sum));
         }
     }
 }
@@ -760,6 +815,11 @@ run_attention(const struct now &n, struct ring &ring, int past)
     struct item t = n.b->item;
     int slices = n.b->slices;
     if (t.slice >= 0) {
+        ask_for_keys(n, ring, false);
+        // The last warps end no stage of q, k and v.
+        for (int h = WARPS - 1 - n.warp; h < (int)s.group + 2 * t.newest; h += WARPS)
+            take_head(n, t, past, h);
+        barrier_of(BLOCK_BARRIER, 32 * WARPS);
         if (n.warp < ATTEND_WARPS)
             run_item(n, ring, t, past);
         ring.next((unsigned)(t.pieces + 1) / 2);
@@ -793,8 +853,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
         struct cut cut = cut_of(past + 1, s.limit);
         for (unsigned i = 0; i < s.slots; i++) {
             mbarrier_init(shared_address(&b.full[i]), 1);
-            mbarrier_init(shared_address(&b.empty[i]), 2);
-            mbarrier_init(shared_address(&b.summed[i]), TILES);
+            mbarrier_init(shared_address(&b.empty[i]), TILES);
         }
         for (int i = 0; i < 2; i++) {
             mbarrier_init(shared_address(&b.gains[i]), 1);
@@ -804,6 +863,10 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
         b.slices = cut.n;
         b.item = item_of(s, past, cut);
     }
+    for (unsigned i = threadIdx.x; i < sizeof b.plan / 4; i += ALL_THREADS)
+        ((uint32_t *)b.plan)[i] = ((const uint32_t *)s.plan)[i];
+    for (unsigned i = threadIdx.x; i < ROUNDS * WARPS * TILE; i += ALL_THREADS)
+        ((uint32_t *)b.sums)[i] = ~0U;
     for (unsigned i = threadIdx.x; i < ATTEND_ROWS * KEY_ROW / 4; i += ALL_THREADS)
         ((uint32_t *)b.heads)[i] = 0;
     if (warp == 1) {
@@ -887,8 +950,9 @@ set_stage(struct weight_plan *p, unsigned rows, size_t all)
     p->rows = rows;
     p->stages = (unsigned)(all / rows);
     p->tiles = blocks_of(rows * p->slices, TILE);
-    p->inverse = (65536 + rows - 1) / rows;
     p->groups = WARPS / p->tiles;
+    p->per_rows = (65536 + rows - 1) / rows;
+    p->per_tiles = (65536 + p->tiles - 1) / p->tiles;
 }
 
 static bool
@@ -983,6 +1047,12 @@ plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
         p[PRODUCT_O].each * p[PRODUCT_O].rows !=
             p[PRODUCT_DOWN].each * p[PRODUCT_DOWN].rows)
         return false;
+    struct places at = places_of(*s);
+    const unsigned place[] = { at.qkv, at.mid, at.act, at.out };
+    for (int i = 0; i < PRODUCTS; i++) {
+        p[i].place = place[i];
+        p[i].out = i == PRODUCT_GATED ? TILE / 2 : p[i].rows;
+    }
     unsigned sms = (unsigned)c->sms;
     unsigned most = (unsigned)most_slices((int)l->past, s->limit) * s->kv_heads;
     return most <= sms && all_give(s, sms) &&
@@ -1008,11 +1078,18 @@ plan_memory(struct stack *s, const struct cuda *c)
     // A wait knows a phase by its parity, so it may not begin before the stage that was in
     // the slot last has come.  Stages come in order, and a group has had one that is
     // `groups` before the one that it waits for, or the product has just begun.
-    for (int i = 0; i < PRODUCTS; i++)
-        s->plan[i].groups = min(s->plan[i].groups, s->slots);
+    for (int i = 0; i < PRODUCTS; i++) {
+        struct weight_plan *p = &s->plan[i];
+        p->groups = min(p->groups, s->slots);
+        p->per_groups = (65536 + p->groups - 1) / p->groups;
+        if (blocks_of(p->each ? p->each : p->even + (p->odd > 0), p->groups) > ROUNDS)
+            return 0;
+    }
     // The same of a warp's first keys, at most ATTEND_WARPS / 2 stages past the last of q,
-    // k and v; its second ones are as many stages past the first.
-    if (s->slots < s->plan[PRODUCT_QKV].groups + ATTEND_WARPS / 2 - 1)
+    // k and v; its second ones are as many stages past the first.  The first stage of q, k
+    // and v may be waited for when those of gate and up have come, but not those of down.
+    if (s->slots < s->plan[PRODUCT_QKV].groups + ATTEND_WARPS / 2 - 1 ||
+        s->slots <= s->plan[PRODUCT_DOWN].each)
         return 0;
     return s->slots * s->stage + fixed;
 }

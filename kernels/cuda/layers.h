@@ -17,6 +17,7 @@ enum {
     MOST_STAGE = TILE * (1280 + 160), // bytes: as many columns as Qwen3-4B's hidden has
     SLOTS = 8,                        // max. stages of the ring
     SLICES = 16,                      // max. of a row
+    ROUNDS = 10,                      // max. stages of a group of warps in a product
     OWN = 128,                        // max. rows of o and down of a block
     DIM = 128,                        // of a head
     GROUP = 8,                        // max. query heads of a kv head
@@ -53,7 +54,9 @@ struct weight_plan {
     unsigned even, odd; // in turn: stages of a block, one more for the first `odd`
     unsigned groups;    // of warps that make a stage each
     unsigned code_row, scale_row; // bytes of a row
-    unsigned inverse;             // 2^16 / rows, rounded up
+    unsigned place, out;          // in a rotation's vectors; elements of a stage
+    // 2^16 / rows, tiles, and groups, rounded up
+    unsigned per_rows, per_tiles, per_groups;
 };
 
 /* What the kernel is given. */
@@ -122,7 +125,8 @@ poll4(const void *p)
     return v;
 }
 
-/* N packs of 16 bytes, `step` apart, up to `end`: load them until all are there. */
+/* N packs of 16 bytes, `step` apart, up to `end`: a warp loads them until all of all lanes
+ * are there. */
 template <int N>
 static __device__ __forceinline__ void
 poll16(uint4 (&v)[N], const uint4 *p, unsigned i, unsigned step, unsigned end)
@@ -140,6 +144,7 @@ poll16(uint4 (&v)[N], const uint4 *p, unsigned i, unsigned step, unsigned end)
 #pragma unroll
         for (int k = 0; k < N; k++)
             wait = wait || (i + k * step < end && !is_there(v[k]));
+        wait = __any_sync(0xffffffffU, wait);
     }
 }
 
@@ -159,12 +164,13 @@ struct item {
 
 /* A block's shared memory besides the ring and x. */
 struct block_state {
-    uint64_t full[SLOTS], empty[SLOTS], summed[SLOTS], gains[2], gains_read[2];
+    uint64_t full[SLOTS], empty[SLOTS], gains[2], gains_read[2];
+    struct weight_plan plan[PRODUCTS];
     struct one_layer layer[2]; // fetched a layer ahead
     float multiplier[2][LAYER_WEIGHTS + 1];
     struct item item;
     int slices;
-    float sums[SLOTS][WARPS * TILE]; // of the stage in a slot
+    float sums[ROUNDS][WARPS * TILE]; // ones until they are there
     alignas(16) uint4 zeros[16];
     float own[OWN]; // the residual stream's rows that are this block's
     float squares[NORM_THREADS / 32];

@@ -616,6 +616,25 @@ store_exchanged4(void *p, uint32_t v)
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+/* The same in shared memory, between warps of a block that have no barrier. */
+static __device__ __forceinline__ uint32_t
+load_polled(const void *p)
+{
+    uint32_t v;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];"
+                 : "=r"(v)
+                 : "r"(shared_address(p))
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void
+store_polled(void *p, uint32_t v)
+{
+    asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v)
+                 : "memory");
+}
+
 /* Barrier of some warps of a block: `threads` of them with this number, 1 to 15. */
 static __device__ __forceinline__ void
 barrier_of(int number, int threads)

@@ -369,6 +369,18 @@ store_exchanged4(void *p, uint32_t v)
     emulate_stored();
 }
 
+static inline uint32_t
+load_polled(const void *p)
+{
+    return load_exchanged4(p);
+}
+
+static inline void
+store_polled(void *p, uint32_t v)
+{
+    store_exchanged4(p, v);
+}
+
 static inline void
 barrier_of(int number, int threads)
 {
