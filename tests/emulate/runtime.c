@@ -143,12 +143,19 @@ cudaRuntimeGetVersion(int *version)
 struct work {
     struct work *next;
     emulate_work_fn *run;
+    size_t bytes;
     max_align_t with[];
+};
+
+/* What a stream was given while it was recorded. */
+struct emulate_graph {
+    struct work *first, **end;
 };
 
 struct emulate_stream {
     emulate_put_fn *put; // first: nccl.c and driver.c find it here
     struct work *first, **end;
+    struct emulate_graph *records; // NULL: what it is given is done
     bool eager;
 };
 
@@ -196,18 +203,19 @@ finish_all(void)
 void
 emulate_put(cudaStream_t s, emulate_work_fn *run, void *with, size_t bytes)
 {
-    if (queues == AT_ONCE || !s) {
+    if (!s || (queues == AT_ONCE && !s->records)) {
         run(with);
         return;
     }
     struct work *w = malloc(sizeof *w + bytes);
     if (!w)
         emulate_fail("out of memory for a queue");
-    *w = (struct work){ .run = run };
+    *w = (struct work){ .run = run, .bytes = bytes };
     memcpy(w->with, with, bytes);
-    *s->end = w;
-    s->end = &w->next;
-    if (s->eager)
+    struct work ***end = s->records ? &s->records->end : &s->end;
+    **end = w;
+    *end = &w->next;
+    if (s->eager && !s->records)
         finish(s);
 }
 
@@ -444,46 +452,59 @@ cudaStreamDestroy(cudaStream_t stream)
 cudaError_t
 cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    (void)stream, (void)mode;
-    return cudaErrorInvalidValue;
+    (void)mode;
+    stream->records = calloc(1, sizeof *stream->records);
+    if (!stream->records)
+        return set_error(cudaErrorMemoryAllocation);
+    stream->records->end = &stream->records->first;
+    return cudaSuccess;
 }
 
 cudaError_t
 cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    (void)stream;
-    *graph = NULL;
-    return set_error(cudaErrorInvalidValue);
+    *graph = stream->records;
+    stream->records = NULL;
+    return cudaSuccess;
 }
 
 cudaError_t
 cudaGraphInstantiate(cudaGraphExec_t *whole, cudaGraph_t graph,
                      unsigned long long flags)
 {
-    (void)graph, (void)flags;
-    *whole = NULL;
-    return set_error(cudaErrorInvalidValue);
+    (void)flags;
+    *whole = calloc(1, sizeof **whole);
+    if (!*whole)
+        return set_error(cudaErrorMemoryAllocation);
+    **whole = *graph; // which is destroyed, and has nothing to do any more
+    *graph = (struct emulate_graph){ .end = &graph->first };
+    return cudaSuccess;
 }
 
 cudaError_t
 cudaGraphLaunch(cudaGraphExec_t whole, cudaStream_t stream)
 {
-    (void)whole, (void)stream;
-    return set_error(cudaErrorInvalidValue);
+    for (struct work *w = whole->first; w; w = w->next)
+        emulate_put(stream, w->run, w->with, w->bytes);
+    return cudaSuccess;
 }
 
 cudaError_t
 cudaGraphDestroy(cudaGraph_t graph)
 {
-    (void)graph;
+    while (graph->first) {
+        struct work *w = graph->first;
+        graph->first = w->next;
+        free(w);
+    }
+    free(graph);
     return cudaSuccess;
 }
 
 cudaError_t
 cudaGraphExecDestroy(cudaGraphExec_t whole)
 {
-    (void)whole;
-    return cudaSuccess;
+    return cudaGraphDestroy(whole);
 }
 
 struct emulate_event {
