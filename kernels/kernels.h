@@ -268,6 +268,11 @@ void kernels_free(struct kernels *k, void *p);
 /* From and to the host. */
 void kernels_upload(struct kernels *k, void *to, const void *from, size_t bytes);
 int kernels_download(struct kernels *k, void *to, const void *from, size_t bytes);
+/* A download of at most STAGE_BYTES in two parts: what is given meanwhile does not wait for it,
+ * nor is it waited for.  The result is a handle; negative: the error is kept, or the device's
+ * memory is the host's.  Each handle is handed back once; to: NULL if the bytes are not wanted. */
+int kernels_download_begin(struct kernels *k, const void *from, size_t bytes);
+int kernels_download_end(struct kernels *k, int handle, void *to, size_t bytes);
 /* An upload without a copy on the host: a staging buffer of STAGE_BYTES of its memory, which
  * the caller fills and hands back to kernels_stage_upload.  Threads may call these two in
  * turns; up to STAGES buffers may be out, one a thread; uploads and downloads need one, too.

@@ -157,6 +157,20 @@ kernels_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return k->err->kind == ERR_NONE ? k->op->download(k, to, from, bytes) : -1;
 }
 
+int
+kernels_download_begin(struct kernels *k, const void *from, size_t bytes)
+{
+    return k->err->kind == ERR_NONE && k->op->download_begin
+               ? k->op->download_begin(k, from, bytes)
+               : -1;
+}
+
+int
+kernels_download_end(struct kernels *k, int handle, void *to, size_t bytes)
+{
+    return k->op->download_end(k, handle, to, bytes); // also after an error
+}
+
 void *
 kernels_stage(struct kernels *k)
 {

@@ -16,6 +16,8 @@ struct ops {
     void (*free)(struct kernels *k, void *p);
     void (*upload)(struct kernels *k, void *to, const void *from, size_t bytes);
     int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
+    int (*download_begin)(struct kernels *k, const void *from, size_t bytes);
+    int (*download_end)(struct kernels *k, int handle, void *to, size_t bytes);
     void *(*stage)(struct kernels *k);
     void (*stage_upload)(struct kernels *k, void *to, void *stage, size_t bytes);
     void (*queue)(struct kernels *k, enum queue queue); // k->queue is the one before

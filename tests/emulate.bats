@@ -160,6 +160,44 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     done
 }
 
+@test "answers: steps that the device is given ahead change none, and fail as others do" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 768/
+         s/"head_dim": [0-9]*/"head_dim": 128/; s/"num_key_value_heads": [0-9]*/"num_key_value_heads": 4/
+         s/"max_position_embeddings": [0-9]*/"max_position_embeddings": 600/
+         s/"initializer_range": [0-9.]*/"initializer_range": 0.3/' \
+        "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt --quant max -o m.ckpt
+    datpack -q --quant max --to dat --dtype nvfp4 --config config.json -o m.dat m.ckpt
+    # The first answer goes past the 256 tokens of a recording, and ends with its cache full.
+    {
+        awk 'BEGIN { for (i = 0; i < 248; i++) printf "%d ", (i * i + 7) % 97; print "" }'
+        printf '5 6 7\n9 8 7 6 5 4\n5 6 7\n'
+    } >prompts
+    answers() { generate -q --device cuda --config config.json --ids --ignore-eos -n 20 "$@" m.dat <prompts; }
+    # Steps of several prompts are never given ahead.
+    answers --batch 4 >want
+    [ "$(awk '{ print NF }' want | sort -u)" = 20 ]
+    [ "$(sort -u want | wc -l)" = 3 ]
+    answers | cmp - want
+    local queues n
+    for queues in late early; do
+        NIBBLE_EMULATE_QUEUES=$queues answers | cmp - want
+    done
+    # An answer that ends by itself leaves a step that is not asked for.
+    n=$(sed -n 2p want | cut -d ' ' -f 5)
+    sed -i "s/\"eos_token_id\": 2/\"eos_token_id\": $n/" config.json
+    ended() { generate -q --device cuda --config config.json --ids -n 20 "$@" m.dat <prompts; }
+    ended --batch 4 >want.ended
+    [ "$(sed -n 2p want.ended | wc -w)" -lt 20 ]
+    ended | cmp - want.ended
+    for n in 12 30; do
+        NIBBLE_FAIL_WAIT=$n run -2 --separate-stderr answers
+        [[ $stderr == *'a step: '* ]]
+    done
+}
+
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl
     broken 's/(peak = float_of_peak\(peak, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'

@@ -155,6 +155,7 @@ answer_begin(struct answer *a)
     struct session *s = a->s;
     a->started = os_seconds();
     a->prompt = a->q->prompt = a->q->ids.n;
+    a->q->end = a->prompt + a->how->max_tokens;
     s->q = a->q;
     if (session_reserve(s, answer_tokens(a->prompt, a->how)) < 0)
         return -1;

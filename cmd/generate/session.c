@@ -232,6 +232,7 @@ session_copy(struct session *s, const struct net_cache *from, size_t n)
         op_copy(s->k, s->q->cache.value[i], from->value[i], bytes);
     }
     s->q->cache.used = n;
+    net_cache_changed(&s->q->cache);
     return s->err->kind ? -1 : 0;
 }
 
@@ -448,7 +449,8 @@ session_step(struct session *s, struct sequence *const *q, size_t n, float *logi
         cache[i] = &q[i]->cache;
         id[i] = (int32_t)q[i]->ids.v[q[i]->ids.n - 1];
     }
-    if (net_step(&s->model.net, cache, id, n, s->greedy ? NULL : logits, id) < 0)
+    bool more = q[0]->ids.n + 1 < q[0]->end;
+    if (net_step(&s->model.net, cache, id, n, s->greedy ? NULL : logits, id, more) < 0)
         return -1;
     for (size_t i = 0; i < n; i++) {
         q[i]->argmax = id[i];

@@ -350,6 +350,38 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return cuda_ready(c) ? 0 : -1;
 }
 
+static int
+cuda_download_begin(struct kernels *k, const void *from, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    c->q.early = NOT_EARLY;
+    int i = cuda_ready(c) ? acquire_stage(c) : -1;
+    if (i < 0)
+        return -1;
+    start_copy(c, stage(c, i), from, i, bytes, cudaMemcpyDeviceToHost, "download");
+    c->stage_out[i] = true;
+    return i;
+}
+
+/* The copy has ended when its buffer is free. */
+static bool
+wait_for_stage(struct cuda *c, int i)
+{
+    cudaError_t e = cudaEventSynchronize(c->stage_free[i]);
+    e = inject_failure(&((struct state *)c)->fail.wait, cudaErrorIllegalAddress, e);
+    return cuda_check(c, e, "a step");
+}
+
+static int
+cuda_download_end(struct kernels *k, int handle, void *to, size_t bytes)
+{
+    struct cuda *c = cuda_of(k);
+    c->stage_out[handle] = false;
+    if (to && wait_for_stage(c, handle))
+        memcpy(to, stage(c, handle), bytes);
+    return cuda_ready(c) ? 0 : -1;
+}
+
 /* ---- queues ---------------------------------------------------------------------- */
 
 /* Exchanges go before products where both wait for a multiprocessor: another rank waits. */
@@ -455,6 +487,8 @@ static const struct ops cuda_ops = {
     .free = cuda_free,
     .upload = cuda_upload,
     .download = cuda_download,
+    .download_begin = cuda_download_begin,
+    .download_end = cuda_download_end,
     .stage = cuda_stage,
     .stage_upload = cuda_stage_upload,
     .queue = cuda_queue,

@@ -9,7 +9,8 @@ embed_rows(T *__restrict__ y, const W *__restrict__ w, const int32_t *__restrict
            unsigned n)
 {
     cuda_take_over();
-    const W *from = w + (size_t)ids[blockIdx.x] * n;
+    // -1: there was no largest logit; what is made of it is not used.
+    const W *from = w + (size_t)max(ids[blockIdx.x], 0) * n;
     T *to = y + (size_t)blockIdx.x * n;
     for (unsigned i = threadIdx.x * V; i < n; i += blockDim.x * V) {
         float v[V];

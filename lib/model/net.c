@@ -61,9 +61,20 @@ net_close(struct net *n)
     *n = (struct net){ 0 };
 }
 
+/* Forget a step that was given ahead.  It has written a key and a value behind those of its cache,
+ * and memory of the pass; the device is done with it before what it is given next. */
+static void
+drop_ahead(struct net *n)
+{
+    if (n->ahead.key)
+        kernels_download_end(n->k, n->ahead.handle, NULL, 0);
+    n->ahead.key = NULL;
+}
+
 static void
 begin_tokens(struct pass *p, size_t tokens)
 {
+    drop_ahead(p->n);
     p->tokens = tokens;
     p->position = p->ids + tokens;
     p->learns = false;
@@ -217,8 +228,17 @@ net_cache_open(struct net_cache *c, struct net *n, size_t capacity)
 }
 
 void
+net_cache_changed(struct net_cache *c)
+{
+    if (c->n->ahead.key == c->key[0])
+        drop_ahead(c->n);
+}
+
+void
 net_cache_close(struct net_cache *c)
 {
+    if (c->key)
+        net_cache_changed(c);
     if (c->key && c->value)
         kernels_free(c->n->k, c->key[0]); // all of it
     free(c->key);
@@ -360,45 +380,101 @@ best_of_each(struct pass *p, int32_t *best)
     return kernels_download(p->k, best, p->ids, p->tokens * sizeof *best);
 }
 
-/* The step of one token, to its logits or the largest of them: the same again and again, but
- * for the cache and where in it. */
-static int
-step_one(struct pass *p, float *logits, int32_t *best)
+/* The step of one token is the same again and again, but for the cache and where in it. */
+struct step_key {
+    uintptr_t cache, part, best;
+};
+
+static struct step_key
+step_key(const struct net_cache *c, size_t used, bool best)
 {
-    const struct net_cache *c = p->each[0];
-    const uintptr_t key[] = { (uintptr_t)c->key[0], c->used / ATTEND_STEP, !logits };
-    if (!kernels_replay(p->k, key, sizeof key)) {
-        p->repeats = true;
-        forward(p);
-        struct matrix all = pass_logits_f32(p, 0, 1);
-        if (!logits)
-            op_argmax(p->k, p->ids, &all);
-        kernels_recorded(p->k, p->repeats);
+    return (struct step_key){ (uintptr_t)c->key[0], used / ATTEND_STEP, best };
+}
+
+/* To its logits or the largest of them; whether the device had it recorded. */
+static bool
+run_one(struct pass *p, float *logits)
+{
+    struct step_key key = step_key(p->each[0], p->each[0]->used, !logits);
+    if (kernels_replay(p->k, &key, sizeof key))
+        return true;
+    p->repeats = true;
+    forward(p);
+    struct matrix all = pass_logits_f32(p, 0, 1);
+    if (!logits)
+        op_argmax(p->k, p->ids, &all);
+    kernels_recorded(p->k, p->repeats);
+    return false;
+}
+
+/* Give the device the step after the one of c that it has now, so that it need not wait for the
+ * host: the largest logit's id is where the next step expects it.  Only what is recorded, so
+ * that no memory is asked for. */
+static void
+go_ahead(struct net *n, const struct net_cache *c)
+{
+    struct pass *p = n->pass;
+    int32_t next = (int32_t)(c->used + 1);
+    struct step_key now = step_key(c, c->used, true),
+                    key = step_key(c, c->used + 1, true);
+    if (c->used + 1 >= c->capacity || memcmp(&now, &key, sizeof key) != 0)
+        return;
+    upload(p, p->position, &next, 1);
+    if (!kernels_replay(p->k, &key, sizeof key))
+        return; // an error
+    n->ahead.handle = kernels_download_begin(p->k, p->ids, sizeof n->ahead.id);
+    if (n->ahead.handle >= 0) {
+        n->ahead.key = c->key[0];
+        n->ahead.used = c->used + 1;
     }
-    return logits
-               ? kernels_download(p->k, logits, p->logits, p->c->vocab * sizeof *logits)
-               : kernels_download(p->k, best, p->ids, sizeof *best);
+}
+
+/* The best after one token, whose step the device may have been given before. */
+static int
+step_best(struct net *n, struct net_cache *const *c, const int32_t *id, int32_t *best,
+          bool more)
+{
+    struct net_ahead *a = &n->ahead;
+    bool recorded = a->key == c[0]->key[0] && a->used == c[0]->used && a->id == *id;
+    int handle = a->handle;
+    if (recorded) {
+        a->key = NULL;
+    } else {
+        if (begin_step(n, c, id, 1) < 0)
+            return -1;
+        recorded = run_one(n->pass, NULL);
+        handle = kernels_download_begin(n->k, n->pass->ids, sizeof *best);
+    }
+    if (handle < 0) // also of a device whose memory is the host's
+        return kernels_download(n->k, best, n->pass->ids, sizeof *best);
+    if (recorded && more)
+        go_ahead(n, c[0]);
+    int rc = kernels_download_end(n->k, handle, best, sizeof *best);
+    a->id = *best;
+    return rc;
 }
 
 int
 net_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t count,
-         float *logits, int32_t *best)
+         float *logits, int32_t *best, bool more)
 {
-    if (begin_step(n, c, ids, count) < 0)
-        return -1;
-    struct pass *p = n->pass;
     int rc = 0;
-    if (count == 1)
-        rc = step_one(p, logits, best);
-    else
-        forward(p);
+    if (count == 1 && !logits) {
+        rc = step_best(n, c, ids, best, more);
+    } else {
+        if (begin_step(n, c, ids, count) < 0)
+            return -1;
+        count == 1 ? (void)run_one(n->pass, logits) : forward(n->pass);
+    }
+    struct pass *p = n->pass;
     p->each = NULL;
     for (size_t t = 0; t < count; t++)
         c[t]->used++;
-    if (count == 1)
-        return rc;
-    if (!logits)
-        return best_of_each(p, best);
-    pass_logits(p, count, logits);
-    return n->err->kind ? -1 : 0;
+    if (count == 1 && logits)
+        rc = kernels_download(p->k, logits, p->logits, p->c->vocab * sizeof *logits);
+    else if (logits)
+        pass_logits(p, count, logits);
+    else if (count > 1)
+        rc = best_of_each(p, best);
+    return n->err->kind ? -1 : rc;
 }

@@ -52,6 +52,15 @@ struct net_delayed {
         found; // on the device: magnitudes of this step so far, clipped values
 };
 
+/* A step that the device has been given before it was asked for: of the cache's next token, which
+ * is the best after the last. */
+struct net_ahead {
+    const void *key; // the first layer's in the cache; NULL: none
+    size_t used;     // tokens before
+    int32_t id;
+    int handle; // of the download of its own best
+};
+
 struct net {
     struct config c;
     struct kernels *k;
@@ -86,6 +95,7 @@ struct net {
     void *ctx;
     struct err *err;
     struct pass *pass; // its memory is kept from pass to pass
+    struct net_ahead ahead;
 };
 
 /* Tokens of one pass: documents one after the other. */
@@ -127,6 +137,8 @@ struct net_cache {
 
 int net_cache_open(struct net_cache *c, struct net *n, size_t capacity);
 void net_cache_close(struct net_cache *c);
+/* After other changes of its tokens than by the functions below. */
+void net_cache_changed(struct net_cache *c);
 
 /* Called with the hidden state (T, C) after each layer, on the host; -1 stops. */
 typedef int net_hidden_fn(void *ctx, uint32_t layer, const float *hidden,
@@ -142,9 +154,10 @@ int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t to
 
 /* One token for each of `count` sequences, which follows those in its cache and is added to it: a
  * sequence gets the same bits whatever the others are, on the CPU those of net_extend.  logits: (count, V) on the host; or NULL, and best: (count) the largest,
- * -1 if not all are finite; it may be ids. */
+ * -1 if not all are finite; it may be ids.  more: a step of the best is likely to come next, so a
+ * device may begin it. */
 int net_step(struct net *n, struct net_cache *const *c, const int32_t *ids,
-             size_t count, float *logits, int32_t *best);
+             size_t count, float *logits, int32_t *best, bool more);
 
 /* What is known of tokens, on the host; losses and divergence are 0 without a label. */
 struct net_scores {
