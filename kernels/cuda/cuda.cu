@@ -379,6 +379,7 @@ cuda_download_end(struct kernels *k, int handle, void *to, size_t bytes)
     c->stage_out[handle] = false;
     if (to && wait_for_stage(c, handle))
         memcpy(to, stage(c, handle), bytes);
+    cuda_mark(c, "download");
     return cuda_ready(c) ? 0 : -1;
 }
 

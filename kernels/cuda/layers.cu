@@ -481,8 +481,8 @@ load_piece(const struct now &n, const struct ring &ring, const struct item &t, i
     copies_commit();
 }
 
-/* A warp asks for its first two pieces as soon as they have places in the ring: those with
- * places before any stage of q, k and v is read while the block waits for x. */
+/* A warp asks for its first two pieces.  early: while the block waits for x of q, k and v,
+ * for those that have places in the ring beside all of these stages; else for the others. */
 static __device__ __forceinline__ void
 ask_for_keys(const struct now &n, struct ring ring, bool early)
 {

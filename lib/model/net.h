@@ -137,7 +137,7 @@ struct net_cache {
 
 int net_cache_open(struct net_cache *c, struct net *n, size_t capacity);
 void net_cache_close(struct net_cache *c);
-/* After other changes of its tokens than by the functions below. */
+/* After keys or values were written by other means than the functions below. */
 void net_cache_changed(struct net_cache *c);
 
 /* Called with the hidden state (T, C) after each layer, on the host; -1 stops. */
