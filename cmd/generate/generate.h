@@ -46,8 +46,8 @@ struct config_generate {
 
 /* The tokens of a prompt and its answer, and what was computed of them. */
 struct sequence {
-    struct ids ids;     // the cache holds the first of them
-    size_t prompt, end; // how many of ids are the prompt, and may be there in the end
+    struct ids ids;         // the cache holds the first of them
+    size_t prompt, end;     // ids of the prompt; the most that there may be
     struct net_cache cache; // if has_cache
     bool has_cache;
     // of the next token
