@@ -322,6 +322,15 @@ cuda_zero(struct kernels *k, void *p, size_t bytes)
     cuda_mark(c, "zero");
 }
 
+/* The copy has ended when its buffer is free. */
+static bool
+wait_for_stage(struct cuda *c, int i)
+{
+    cudaError_t e = cudaEventSynchronize(c->stage_free[i]);
+    e = inject_failure(&((struct state *)c)->fail.wait, cudaErrorIllegalAddress, e);
+    return cuda_check(c, e, "a step");
+}
+
 /* Pipelined: one piece is copied from the device while the one before is copied out of
  * its stage. */
 static int
@@ -336,14 +345,9 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
         if (i < pieces && (here = acquire_stage(c)) >= 0)
             start_copy(c, stage(c, here), (const char *)from + i * STAGE_BYTES, here,
                        piece_of(bytes, i), cudaMemcpyDeviceToHost, "download");
-        if (before >= 0) {
-            cudaError_t e = cudaEventSynchronize(c->stage_free[before]);
-            e = inject_failure(&((struct state *)c)->fail.wait, cudaErrorIllegalAddress,
-                               e);
-            if (cuda_check(c, e, "a step"))
-                memcpy((char *)to + (i - 1) * STAGE_BYTES, stage(c, before),
-                       piece_of(bytes, i - 1));
-        }
+        if (before >= 0 && wait_for_stage(c, before))
+            memcpy((char *)to + (i - 1) * STAGE_BYTES, stage(c, before),
+                   piece_of(bytes, i - 1));
         before = here;
     }
     cuda_mark(c, "download");
@@ -361,15 +365,6 @@ cuda_download_begin(struct kernels *k, const void *from, size_t bytes)
     start_copy(c, stage(c, i), from, i, bytes, cudaMemcpyDeviceToHost, "download");
     c->stage_out[i] = true;
     return i;
-}
-
-/* The copy has ended when its buffer is free. */
-static bool
-wait_for_stage(struct cuda *c, int i)
-{
-    cudaError_t e = cudaEventSynchronize(c->stage_free[i]);
-    e = inject_failure(&((struct state *)c)->fail.wait, cudaErrorIllegalAddress, e);
-    return cuda_check(c, e, "a step");
 }
 
 static int
