@@ -481,8 +481,9 @@ load_piece(const struct now &n, const struct ring &ring, const struct item &t, i
     copies_commit();
 }
 
-/* A warp asks for its first two pieces.  early: while the block waits for x of q, k and v,
- * for those that have places in the ring beside all of these stages; else for the others. */
+/* A warp asks for its first two pieces.  The ring has places for the stages of q, k and v and
+ * for some pieces: early, while the block waits for x, it is these pieces that are asked for,
+ * later the rest. */
 static __device__ __forceinline__ void
 ask_for_keys(const struct now &n, struct ring ring, bool early)
 {
@@ -491,7 +492,7 @@ ask_for_keys(const struct now &n, struct ring ring, bool early)
     if (n.warp >= ATTEND_WARPS || n.warp >= t.pieces)
         return;
     if (early) {
-        // All stages of the last product have come then: see plan_memory.
+        // All stages of the product before have come then: see plan_memory.
         mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
         ring.next(stages);
     }
@@ -522,11 +523,12 @@ run_product(const struct now &n, struct ring &ring, int product)
     struct ending e = {};
     struct ring r = ring;
     r.next(group);
-    // The layer's factors are there when its first stage is.
-    if (product == PRODUCT_QKV && last >= 0)
-        mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
-    if (last >= 0)
+    if (last >= 0) {
+        if (product ==
+            PRODUCT_QKV) // the layer's factors are there when its first stage is
+            mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
         e = ending_of(n, p, product, mine, group + (unsigned)last * groups);
+    }
     if (product == PRODUCT_QKV)
         ask_for_keys(n, ring, true);
     stage_input(n, product);
@@ -816,7 +818,7 @@ run_attention(const struct now &n, struct ring &ring, int past)
     int slices = n.b->slices;
     if (t.slice >= 0) {
         ask_for_keys(n, ring, false);
-        // The last warps end no stage of q, k and v.
+        // By the last warps, since most of them end no stage of q, k and v.
         for (int h = WARPS - 1 - n.warp; h < (int)s.group + 2 * t.newest; h += WARPS)
             take_head(n, t, past, h);
         barrier_of(BLOCK_BARRIER, 32 * WARPS);
