@@ -114,7 +114,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_14", why, n) != NULL;
+    return find("nibble_cuda_open_15", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context -------------------------------- */
@@ -268,7 +268,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    *(void **)&f = find("nibble_cuda_open_14", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_15", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

@@ -135,8 +135,17 @@ struct layer_steps {
     size_t layers, query, kv, dim; // H, K, D
     const float *table;            // as in struct rope
     float eps;
-    const int32_t *position; // tokens before
-    size_t past;             // the same on the host; only past / ATTEND_STEP matters
+    int32_t *position; // tokens before
+    size_t past;       // the same on the host; only past / ATTEND_STEP matters
+};
+/* What comes before and after them. */
+struct token_ends {
+    int32_t *id;
+    const struct matrix *embed; // (V, C)
+    const float *gain;          // of the last norm
+    const struct matrix *head, *logits;
+    int32_t *best; // (2) or NULL.  The largest logit's id, as of op_argmax, becomes the
+                   // token's, and best[position % 2], and its position the next one
 };
 
 /* What is learnt from another model's logits, numerics.md 11: a row's loss is (1 - share) ce
@@ -268,10 +277,12 @@ void kernels_free(struct kernels *k, void *p);
 /* From and to the host. */
 void kernels_upload(struct kernels *k, void *to, const void *from, size_t bytes);
 int kernels_download(struct kernels *k, void *to, const void *from, size_t bytes);
-/* A download of at most STAGE_BYTES in two parts: what is given meanwhile does not wait for it,
- * nor is it waited for.  The result is a handle; negative: the error is kept, or the device's
+/* A download of at most STAGE_BYTES in two parts: what is given meanwhile is not waited for.
+ * stays: nothing writes there before the download has ended, so what is given meanwhile does
+ * not wait for it either.  The result is a handle; negative: the error is kept, or the device's
  * memory is the host's.  Each handle is handed back once; to: NULL if the bytes are not wanted. */
-int kernels_download_begin(struct kernels *k, const void *from, size_t bytes);
+int kernels_download_begin(struct kernels *k, const void *from, size_t bytes,
+                           bool stays);
 int kernels_download_end(struct kernels *k, int handle, void *to, size_t bytes);
 /* An upload without a copy on the host: a staging buffer of STAGE_BYTES of its memory, which
  * the caller fills and hands back to kernels_stage_upload.  Threads may call these two in
@@ -384,6 +395,9 @@ bool op_attend(struct kernels *k, const struct matrix *out, const struct matrix 
 /* What the operations above make of one token's x, (1, C), through all layers: y, (1, C). */
 bool op_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
                const struct layer_steps *l);
+/* The same from the token's id to its logits, (1, V). */
+bool op_token(struct kernels *k, const struct layer_steps *l,
+              const struct token_ends *e);
 /* dx = sum of dy_i w[i] + c, where dy_i are columns of dy, (T, sum of out_i), in the order of
  * the weights; c: NULL, dx, or another. */
 void op_linear_dx(struct kernels *k, size_t n, const struct matrix *dx,

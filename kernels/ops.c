@@ -158,10 +158,10 @@ kernels_download(struct kernels *k, void *to, const void *from, size_t bytes)
 }
 
 int
-kernels_download_begin(struct kernels *k, const void *from, size_t bytes)
+kernels_download_begin(struct kernels *k, const void *from, size_t bytes, bool stays)
 {
     return k->err->kind == ERR_NONE && k->op->download_begin
-               ? k->op->download_begin(k, from, bytes)
+               ? k->op->download_begin(k, from, bytes, stays)
                : -1;
 }
 
@@ -357,16 +357,36 @@ op_attend(struct kernels *k, const struct matrix *out, const struct matrix *q,
     return done;
 }
 
+static void
+count_layers(struct kernels *k, const struct layer_steps *l)
+{
+    for (size_t i = 0; i < l->layers; i++) {
+        const struct heads one = { 1, l->past, l->query, l->kv, l->dim, NULL, 0 };
+        count_product(k, 1, l->layer[i].w, LAYER_WEIGHTS);
+        count_attention(k, &one, 1);
+    }
+}
+
 bool
 op_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
           const struct layer_steps *l)
 {
     assert(is_act(k, y, 1, x->cols) && is_act(k, x, 1, x->cols));
     bool done = TRY(k, layers, y, x, l);
-    for (size_t i = 0; done && i < l->layers; i++) {
-        const struct heads one = { 1, l->past, l->query, l->kv, l->dim, NULL, 0 };
-        count_product(k, 1, l->layer[i].w, LAYER_WEIGHTS);
-        count_attention(k, &one, 1);
+    if (done)
+        count_layers(k, l);
+    return done;
+}
+
+bool
+op_token(struct kernels *k, const struct layer_steps *l, const struct token_ends *e)
+{
+    assert(e->logits->dtype == DT_F32 && matrix_is_dense(e->embed));
+    assert(e->logits->rows == 1 && e->logits->cols == e->head->rows);
+    bool done = TRY(k, token, l, e);
+    if (done) {
+        count_layers(k, l);
+        count_product(k, 1, e->head, 1);
     }
     return done;
 }

@@ -16,7 +16,8 @@ struct ops {
     void (*free)(struct kernels *k, void *p);
     void (*upload)(struct kernels *k, void *to, const void *from, size_t bytes);
     int (*download)(struct kernels *k, void *to, const void *from, size_t bytes);
-    int (*download_begin)(struct kernels *k, const void *from, size_t bytes);
+    int (*download_begin)(struct kernels *k, const void *from, size_t bytes,
+                          bool stays);
     int (*download_end)(struct kernels *k, int handle, void *to, size_t bytes);
     void *(*stage)(struct kernels *k);
     void (*stage_upload)(struct kernels *k, void *to, void *stage, size_t bytes);
@@ -53,6 +54,8 @@ struct ops {
     bool (*attend)(struct kernels *k, const struct matrix *out, const struct matrix *q,
                    const struct matrix *key, const struct matrix *value,
                    const struct attend *a);
+    bool (*token)(struct kernels *k, const struct layer_steps *l,
+                  const struct token_ends *e);
     bool (*layers)(struct kernels *k, const struct matrix *y, const struct matrix *x,
                    const struct layer_steps *l);
     void (*linear_dx)(struct kernels *k, size_t n, const struct matrix *dx,

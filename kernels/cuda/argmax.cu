@@ -1,40 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* argmax: index of the maximum of each row of logits. */
+#include "kernels/cuda/argmax.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/packs.h"
 
-#include <float.h>
-
 enum { BLOCKS = 64 };
-
-/* A logit and its index.  A logit that is not finite wins, with index -1. */
-struct candidate {
-    float value;
-    uint32_t at;
-};
-
-static __device__ __forceinline__ struct candidate
-larger(struct candidate a, struct candidate b)
-{
-    return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
-}
-
-static __device__ __forceinline__ struct candidate
-candidate_of(float x, uint32_t at)
-{
-    bool finite = fabsf(x) <= FLT_MAX;
-    return { finite ? x : INFINITY, finite ? at : UINT32_MAX };
-}
 
 /* Block-wide argmax, valid in thread 0. */
 static __device__ __forceinline__ struct candidate
 block_argmax(struct candidate peak)
 {
     __shared__ struct candidate scratch[THREADS / 32];
-#pragma unroll
-    for (int i = 16; i > 0; i /= 2)
-        peak = larger(peak, { __shfl_xor_sync(0xffffffffU, peak.value, i),
-                              __shfl_xor_sync(0xffffffffU, peak.at, i) });
+    peak = warp_argmax(peak);
     if (threadIdx.x % 32 == 0)
         scratch[threadIdx.x / 32] = peak;
     __syncthreads();
@@ -46,7 +23,7 @@ block_argmax(struct candidate peak)
 static __global__ void __launch_bounds__(THREADS)
     argmax_partial(struct candidate *out, const float *__restrict__ logits, unsigned n)
 {
-    struct candidate peak = { -INFINITY, UINT32_MAX };
+    struct candidate peak = no_candidate();
     cuda_take_over();
 #pragma unroll 4
     for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < n; i += BLOCKS * THREADS)
@@ -60,7 +37,7 @@ static __global__ void __launch_bounds__(THREADS)
     argmax_final(int32_t *id, const struct candidate *part)
 {
     static_assert(BLOCKS <= THREADS, "a part a thread");
-    struct candidate peak = { -INFINITY, UINT32_MAX };
+    struct candidate peak = no_candidate();
     cuda_take_over();
     if (threadIdx.x < BLOCKS)
         peak = part[threadIdx.x];
@@ -73,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
     argmax_rows(int32_t *id, const float *__restrict__ logits, unsigned n)
 {
-    struct candidate peak = { -INFINITY, UINT32_MAX };
+    struct candidate peak = no_candidate();
     const float *row = logits + (size_t)blockIdx.x * n;
     cuda_take_over();
 #pragma unroll 4

@@ -239,13 +239,20 @@ acquire_stage(struct cuda *c)
     return cuda_ready(c) && cuda_check(c, e, "cudaEventSynchronize") ? i : -1;
 }
 
+/* Staging buffer i is free when what the queue has now has ended. */
+static void
+end_copy(struct cuda *c, int i)
+{
+    cuda_check(c, cudaEventRecord(c->stage_free[i], c->q.stream), "cudaEventRecord");
+}
+
 /* Start a copy from or to staging buffer i, which is free again when it has ended. */
 static void
 start_copy(struct cuda *c, void *to, const void *from, int i, size_t bytes,
            cudaMemcpyKind kind, const char *what)
 {
     cuda_check(c, cudaMemcpyAsync(to, from, bytes, kind, c->q.stream), what);
-    cuda_check(c, cudaEventRecord(c->stage_free[i], c->q.stream), "cudaEventRecord");
+    end_copy(c, i);
 }
 
 static void
@@ -354,15 +361,28 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return cuda_ready(c) ? 0 : -1;
 }
 
+/* Of memory that stays beside the queue: what follows a copy to the host in a queue begins 12 us
+ * later. */
 static int
-cuda_download_begin(struct kernels *k, const void *from, size_t bytes)
+cuda_download_begin(struct kernels *k, const void *from, size_t bytes, bool stays)
 {
     struct cuda *c = cuda_of(k);
+    cudaStream_t queue = c->q.stream;
+    if (stays && !c->beside)
+        cuda_check(c, cudaStreamCreateWithFlags(&c->beside, cudaStreamNonBlocking),
+                   "cudaStreamCreate");
     c->q.early = NOT_EARLY;
     int i = cuda_ready(c) ? acquire_stage(c) : -1;
     if (i < 0)
         return -1;
+    if (stays) {
+        end_copy(c, i);
+        cuda_check(c, cudaStreamWaitEvent(c->beside, c->stage_free[i], 0),
+                   "cudaStreamWaitEvent");
+        c->q.stream = c->beside;
+    }
     start_copy(c, stage(c, i), from, i, bytes, cudaMemcpyDeviceToHost, "download");
+    c->q.stream = queue;
     c->stage_out[i] = true;
     return i;
 }
@@ -440,6 +460,8 @@ settle_queues(struct cuda *c)
     for (int i = 0; i < QUEUES; i++)
         if (c->queues[i].stream)
             cudaStreamSynchronize(c->queues[i].stream);
+    if (c->beside)
+        cudaStreamSynchronize(c->beside);
 }
 
 static void
@@ -448,6 +470,8 @@ close_queues(struct cuda *c)
     for (int i = 0; i < QUEUES; i++)
         if (c->queues[i].stream)
             cudaStreamDestroy(c->queues[i].stream);
+    if (c->beside)
+        cudaStreamDestroy(c->beside);
     for (int i = 0; i < EVENTS; i++)
         if (c->events[i])
             cudaEventDestroy(c->events[i]);
@@ -506,6 +530,7 @@ static const struct ops cuda_ops = {
     .norm_linear = cuda_norm_linear,
     .norm_swiglu = cuda_norm_swiglu,
     .attend = cuda_attend,
+    .token = cuda_token,
     .layers = cuda_layers,
     .linear_dx = cuda_linear_dx,
     .linear_dw = cuda_linear_dw,
@@ -608,7 +633,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_14(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_15(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE,

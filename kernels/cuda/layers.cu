@@ -38,8 +38,10 @@ copies_of(const struct stack &s, const struct one_layer &l, int product, unsigne
     const struct weight_plan &p = s.plan[product];
     struct stage_copies c;
     unsigned all = p.rows, row = stage * all;
-    unsigned w = product == PRODUCT_O ? W_O : W_DOWN, codes = p.code_row,
-             scales = p.scale_row;
+    unsigned w = product == PRODUCT_O      ? W_O
+                 : product == PRODUCT_HEAD ? W_Q
+                                           : W_DOWN,
+             codes = p.code_row, scales = p.scale_row;
     c.two = product == PRODUCT_GATED;
     if (product == PRODUCT_QKV) {
         w = row < s.q ? W_Q : row < s.q + s.kv ? W_K : W_V;
@@ -109,6 +111,33 @@ struct layer_word {
     }
 };
 
+/* Of the head more stages are on their way, since nothing is exchanged meanwhile.  Not more
+ * than slots - groups: who waits for a stage has had the one that is `groups` before it, and
+ * so the one that was in its slot has come. */
+static __device__ __forceinline__ void
+load_head(const struct stack &s, struct block_state &b, char *stages, struct ring at,
+          int lane)
+{
+    const struct weight_plan &p = s.plan[PRODUCT_HEAD];
+    const struct one_layer &l = b.layer[s.layers % 2];
+    struct share mine = share_of(p);
+    struct ring came = at;
+#pragma unroll 1
+    for (unsigned i = 0; i < mine.n; i++, at.next(1)) {
+        struct stage_copies copies =
+            copies_of(s, l, PRODUCT_HEAD, mine.first + i * mine.step);
+        mbarrier_wait(shared_address(&b.empty[at.slot]), at.phase);
+        if (i >= s.slots - p.groups) {
+            mbarrier_wait(shared_address(&b.full[came.slot]), came.phase ^ 1);
+            came.next(1);
+        }
+        if (lane == 0)
+            load_stage(copies, stages + at.slot * s.stage,
+                       shared_address(&b.full[at.slot]));
+        __syncwarp();
+    }
+}
+
 /* The loader asks for all stages in the order in which they are read. */
 static __device__ __forceinline__ void
 run_loader(const struct stack &s, struct block_state &b, char *stages, float *gains,
@@ -118,11 +147,12 @@ run_loader(const struct stack &s, struct block_state &b, char *stages, float *ga
     uint32_t before = 0; // the last stage's barrier
     unsigned phase = 0;
     int keys = (b.item.pieces + 1) / 2;
+    unsigned all_layers = s.layers + (s.logits != NULL);
     if (lane == 0)
         load_gains(s, b, gains, 0, b.layer[0].input_gain);
     for (unsigned layer = 0; layer < s.layers; layer++) {
         const struct one_layer &l = b.layer[layer % 2];
-        bool more = layer + 1 < s.layers;
+        bool more = layer + 1 < all_layers;
         struct layer_word next = {};
         if (more)
             next.fetch(s.layer[layer + 1], lane);
@@ -167,6 +197,8 @@ run_loader(const struct stack &s, struct block_state &b, char *stages, float *ga
             }
         }
     }
+    if (s.logits)
+        load_head(s, b, stages, at, lane);
 }
 
 /* ---- x --------------------------------------------------------------------------- */
@@ -176,24 +208,38 @@ struct now {
     const struct stack *s;
     struct block_state *b;
     char *stages;
-    uint4 *x, *normed;    // in shared memory
-    const float *gains;   // of both norms
-    bf16 *vectors, *next; // this layer's memory, and that of the layer AHEAD
-    const bf16 *before;   // that of the layer before
-    int warp, lane, product, past;
+    uint4 *x, *normed;  // in shared memory
+    const float *gains; // of both norms
+    unsigned rotation;  // offset of this layer's memory
+    int warp, lane, product;
     unsigned layer;
 };
+
+/* The vectors of the layer that comes `ahead` of this one, at most ROTATIONS - 1. */
+static __device__ __forceinline__ bf16 *
+vectors_of(const struct now &n, unsigned ahead)
+{
+    unsigned at = n.rotation + ahead * n.s->rotation, all = ROTATIONS * n.s->rotation;
+    return (bf16 *)(n.s->exchange + HEADER + (at < all ? at : at - all));
+}
+
+static __device__ __forceinline__ bf16 *
+vectors_here(const struct now &n)
+{
+    return (bf16 *)(n.s->exchange + HEADER + n.rotation);
+}
 
 static __device__ __forceinline__ void
 stage_x(const struct now &n, const bf16 *x, unsigned in)
 {
-    enum { EACH = 3 };
+    // All blocks wait long for these, and what they load again and again delays the rest.
+    enum { EACH = 3, PAUSE = 200 };
     unsigned packs = in / 8;
     for (unsigned first = (unsigned)n.warp * 32; first < packs;
          first += EACH * 32 * WARPS) {
         unsigned i = first + (unsigned)n.lane;
         uint4 v[EACH];
-        poll16(v, (const uint4 *)x, i, 32 * WARPS, packs);
+        poll16<EACH, PAUSE>(v, (const uint4 *)x, i, 32 * WARPS, packs);
 #pragma unroll
         for (unsigned k = 0; k < EACH; k++)
             if (i + k * 32 * WARPS < packs)
@@ -223,7 +269,7 @@ stage_normed(const struct now &n, const bf16 *x, bool is_new, int which)
     for (unsigned k = 0; k < 2; k++) {
         there[k] = k < shape.per && first + k * shape.threads < packs;
         if (there[k] && !is_new)
-            v[k] = ((const uint4 *)x)[first + k * shape.threads];
+            v[k] = n.x[first + k * shape.threads];
     }
     mbarrier_wait(shared_address(&n.b->gains[which]), n.layer % 2);
 #pragma unroll
@@ -313,34 +359,29 @@ multiply_part(float *sums, unsigned step, const struct part &t, const char *stag
     float sum[4] = { 0, 0, 0, 0 };
     const uint4 *from = x + t.x;
     unsigned code = 0, scale = 0;
-    // Two at a time; past the last unit x is 0, and the weight does not matter.
+    // Past a row's last unit x is 0, and the weight does not matter.
 #pragma unroll 1
-    for (unsigned u = 0; u < t.all; u += 2) {
-        uint4 codes[2][2], v[2][4];
-        uint32_t scales[2][2];
+    for (unsigned u = 0; u < t.all; u++) {
+        uint4 codes[2], v[4];
+        uint32_t scales[2];
+        const uint4 *at = u < t.x_units ? from : zeros;
 #pragma unroll
-        for (unsigned k = 0; k < 2; k++) {
-            const uint4 *at = u + k < t.x_units ? from : zeros;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                codes[k][i] = *(const uint4 *)(stage + t.code[i] + code);
-                scales[k][i] = *(const uint16_t *)(stage + t.scale[i] + scale);
-            }
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                v[k][e] = at[4 * e];
-            from += step * 16;
-            code += step * (COLUMNS / 2);
-            scale += step * (COLUMNS / NVFP4_BLOCK);
+        for (int i = 0; i < 2; i++) {
+            codes[i] = *(const uint4 *)(stage + t.code[i] + code);
+            scales[i] = *(const uint16_t *)(stage + t.scale[i] + scale);
         }
 #pragma unroll
-        for (int k = 0; k < 2; k++)
+        for (int e = 0; e < 4; e++)
+            v[e] = at[4 * e];
+        from += step * 16;
+        code += step * (COLUMNS / 2);
+        scale += step * (COLUMNS / NVFP4_BLOCK);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint32_t a[4][4];
-                fp4_operand(a, codes[k], scales[k], half);
-                add_products(sum, a, v[k] + half * 2);
-            }
+        for (int half = 0; half < 2; half++) {
+            uint32_t a[4][4];
+            fp4_operand(a, codes, scales, half);
+            add_products(sum, a, v + half * 2);
+        }
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -384,16 +425,12 @@ ending_of(const struct now &n, const struct weight_plan &p, int product,
     return e;
 }
 
-/* The sums of a stage's rows become elements of the vector. */
-static __device__ __forceinline__ void
-end_stage(const struct now &n, const struct weight_plan &p, int product,
-          const struct ending &e, float *sums)
+/* The sum of a row's slices, which a warp waits for. */
+static __device__ __forceinline__ float
+sum_of(const float *sums, unsigned rows, unsigned slices)
 {
     enum { EACH = 5 };
-    unsigned lane = (unsigned)n.lane, rows = p.rows, slices = p.slices, out = p.out;
-    bool last = product == PRODUCT_DOWN && n.layer + 1 == n.s->layers;
     float all = 0;
-    sums += min(lane, rows - 1);
 #pragma unroll 1
     for (unsigned i = 0; i < slices; i += EACH) {
         uint32_t v[EACH];
@@ -413,23 +450,40 @@ end_stage(const struct now &n, const struct weight_plan &p, int product,
             if (i + k < slices)
                 all += __uint_as_float(v[k]);
     }
-    all = all * e.multiplier + e.more;
+    return all;
+}
+
+static __device__ __forceinline__ void
+forget_sums(float *sums, unsigned rows, unsigned slices)
+{
+#pragma unroll 4
+    for (unsigned i = 0; i < slices; i++)
+        store_polled(sums + i * rows, ~0U);
+}
+
+/* The sums of a stage's rows become elements of the vector. */
+static __device__ __forceinline__ void
+end_stage(const struct now &n, const struct weight_plan &p, int product,
+          const struct ending &e, float *sums)
+{
+    unsigned lane = (unsigned)n.lane, rows = p.rows, slices = p.slices, out = p.out;
+    bool last = product == PRODUCT_DOWN && n.layer + 1 == n.s->layers && n.s->y;
+    sums += min(lane, rows - 1);
+    float all = sum_of(sums, rows, slices) * e.multiplier + e.more;
     if (product == PRODUCT_GATED)
         all = swiglu_of_rounded(all, __shfl_xor_sync(0xffffffffU, all, TILE / 2));
     bf16 y = from_f32<bf16>(all);
     uint32_t bits = *(uint16_t *)&y;
     bits |= __shfl_xor_sync(0xffffffffU, bits, 1) << 16;
     if (lane < out && lane % 2 == 0) {
-        store_exchanged4(n.vectors + e.to, bits);
-        store_exchanged4(n.next + e.to, ~0U);
+        store_exchanged4(vectors_here(n) + e.to, bits);
+        store_exchanged4(vectors_of(n, AHEAD) + e.to, ~0U);
     }
     if (lane < out && (product == PRODUCT_O || product == PRODUCT_DOWN))
         *e.own = to_f32(y);
     if (lane < out && last)
         n.s->y[e.to - p.place] = y;
-#pragma unroll 4
-    for (unsigned i = 0; i < slices; i++)
-        store_polled(sums + i * rows, ~0U);
+    forget_sums(sums, rows, slices);
 }
 
 static __device__ __forceinline__ void
@@ -437,15 +491,13 @@ stage_input(const struct now &n, int product)
 {
     const struct stack &s = *n.s;
     struct places at = places_of(s);
-    bool first = product == PRODUCT_QKV;
-    if (first || product == PRODUCT_GATED)
-        stage_normed(n,
-                     !first    ? n.vectors + at.mid
-                     : n.layer ? n.before + at.out
-                               : s.x,
-                     !first || n.layer, !first);
+    bool gated = product == PRODUCT_GATED;
+    if (gated || product == PRODUCT_QKV || product == PRODUCT_HEAD)
+        stage_normed(
+            n, gated ? vectors_here(n) + at.mid : vectors_of(n, ROTATIONS - 1) + at.out,
+            gated || n.layer, gated);
     else
-        stage_x(n, n.vectors + (product == PRODUCT_O ? at.att : at.act),
+        stage_x(n, vectors_here(n) + (product == PRODUCT_O ? at.att : at.act),
                 product == PRODUCT_O ? s.q : s.ffn);
 }
 
@@ -500,8 +552,18 @@ ask_for_keys(const struct now &n, struct ring ring, bool early)
     for (int j = n.warp; j < min(t.pieces, 2 * ATTEND_WARPS); j += ATTEND_WARPS) {
         unsigned place = (unsigned)j / 2;
         if (place < slots && (stages + place < slots) == early)
-            load_piece(n, ring, t, n.past, j);
+            load_piece(n, ring, t, n.b->past, j);
     }
+}
+
+/* A warp has read its part of a stage. */
+static __device__ __forceinline__ void
+release_stage(const struct now &n, const struct ring &r, unsigned tile, unsigned tiles)
+{
+    __syncwarp();
+    // The first one arrives for those, too, that the stage does not have.
+    if (n.lane == 0 || (tile == 0 && n.lane <= TILES - (int)tiles))
+        mbarrier_arrive(shared_address(&n.b->empty[r.slot]));
 }
 
 /* A group of warps makes a stage at a time.  When all are multiplied each warp ends one of
@@ -541,10 +603,7 @@ run_product(const struct now &n, struct ring &ring, int product)
         mbarrier_wait(shared_address(&n.b->full[r.slot]), r.phase);
         multiply_part(sums + round * WARPS * TILE, step, t,
                       n.stages + r.slot * n.s->stage, x, n.b->zeros);
-        __syncwarp();
-        // The first one arrives for those, too, that the stage does not have.
-        if (n.lane == 0 || (tile == 0 && n.lane <= TILES - (int)tiles))
-            mbarrier_arrive(shared_address(&n.b->empty[r.slot]));
+        release_stage(n, r, tile, tiles);
         r.next(groups);
     }
 #pragma unroll 1
@@ -599,7 +658,7 @@ take_head(const struct now &n, const struct item &t, int past, int h)
     unsigned from = h < group    ? (unsigned)(t.kv * group + h) * DIM
                     : h == group ? s.q + (unsigned)t.kv * DIM
                                  : s.q + s.kv + (unsigned)t.kv * DIM;
-    const bf16 *x = n.vectors + at.qkv + from;
+    const bf16 *x = vectors_here(n) + at.qkv + from;
     bf16 *to = h < group    ? (bf16 *)(n.b->heads + h * KEY_ROW)
                : h == group ? n.b->key
                             : n.b->value;
@@ -744,11 +803,11 @@ run_item(const struct now &n, const struct ring &ring, const struct item &t, int
         }
         if (alone) {
             unsigned to = at.att + head * DIM + (unsigned)d;
-            store_exchanged4(n.vectors + to, two_bf16(y[0] / sum, y[1] / sum));
-            store_exchanged4(n.next + to, ~0U);
+            store_exchanged4(vectors_here(n) + to, two_bf16(y[0] / sum, y[1] / sum));
+            store_exchanged4(vectors_of(n, AHEAD) + to, ~0U);
             continue;
         }
-        float *to = partial_of(n, n.vectors, t.slice, head);
+        float *to = partial_of(n, vectors_here(n), t.slice, head);
         store_exchanged4(to + d, __float_as_uint(y[0]));
         store_exchanged4(to + d + 1, __float_as_uint(y[1]));
         if (d == 0) {
@@ -758,43 +817,59 @@ run_item(const struct now &n, const struct ring &ring, const struct item &t, int
     }
 }
 
-/* A warp combines the slices of a head, in order. */
+/* A warp combines the slices of a quarter of a head, an element a lane, in order.  All that it
+ * waits for is asked for at once, of AT_ONCE slices. */
+template <int AT_ONCE>
 static __device__ __forceinline__ void
-join_slices(const struct now &n, unsigned head, int slices)
+join_slices(const struct now &n, unsigned item, int slices)
 {
-    struct places at = places_of(*n.s);
-    int lane = n.lane;
-    float top = -INFINITY, sum = 0, weight = 0, x[4] = {};
-    if (lane < slices) {
-        const float *from = partial_of(n, n.vectors, lane, head);
-        weight = __uint_as_float(poll4(from + DIM));
-        sum = __uint_as_float(poll4(from + DIM + 1));
-        top = weight;
-    }
-    top = warp_max(top);
-    weight = exp2_fast(weight - top);
-    sum = warp_sum(lane < slices ? fmaf(weight, sum, 0) : 0);
-    for (int i = 0; i < slices; i += 4) {
-        uint4 v[4];
-        const uint4 *from = (const uint4 *)partial_of(n, n.vectors, i, head) + lane;
-        unsigned step = n.s->query * (PART / 4);
-        poll16(v, from, 0, step, (unsigned)(min(slices - i, 4) - 1) * step + 1);
+    unsigned lane = (unsigned)n.lane, head = item / JOINS, d = item % JOINS * 32 + lane;
+    size_t step = (size_t)n.s->query * PART;
+    const float *from = partial_of(n, vectors_here(n), 0, head);
+    uint32_t top = ~0U, part = ~0U;
+    float x = 0, sum = 0, weight = 0;
+#pragma unroll 1
+    for (int first = 0; first < slices; first += AT_ONCE) {
+        uint32_t v[AT_ONCE];
+        bool wait = true, ends = first == 0 && n.lane < slices;
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float w = __shfl_sync(0xffffffffU, weight, (i + k) % 32);
-            if (i + k < slices) {
-                x[0] = fmaf(w, __uint_as_float(v[k].x), x[0]);
-                x[1] = fmaf(w, __uint_as_float(v[k].y), x[1]);
-                x[2] = fmaf(w, __uint_as_float(v[k].z), x[2]);
-                x[3] = fmaf(w, __uint_as_float(v[k].w), x[3]);
+        for (int k = 0; k < AT_ONCE; k++)
+            v[k] = ~0U;
+        while (wait) {
+            wait = false;
+            if (ends && (top == ~0U || part == ~0U)) {
+                top = load_exchanged4(from + lane * step + DIM);
+                part = load_exchanged4(from + lane * step + DIM + 1);
             }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                if (first + k < slices && v[k] == ~0U)
+                    v[k] = load_exchanged4(from + (unsigned)(first + k) * step + d);
+            wait = ends && (top == ~0U || part == ~0U);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                wait = wait || (first + k < slices && v[k] == ~0U);
+            wait = __any_sync(0xffffffffU, wait);
+        }
+        if (first == 0) {
+            float own = ends ? __uint_as_float(top) : -INFINITY;
+            weight = exp2_fast((ends ? own : 0) - warp_max(own));
+            sum = warp_sum(ends ? fmaf(weight, __uint_as_float(part), 0) : 0);
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            float w = __shfl_sync(0xffffffffU, weight, (first + k) % 32);
+            if (first + k < slices)
+                x = fmaf(w, __uint_as_float(v[k]), x);
         }
     }
-    unsigned to = at.att + head * DIM + 4 * (unsigned)lane;
-    store_exchanged4(n.vectors + to, two_bf16(x[0] / sum, x[1] / sum));
-    store_exchanged4(n.vectors + to + 2, two_bf16(x[2] / sum, x[3] / sum));
-    store_exchanged4(n.next + to, ~0U);
-    store_exchanged4(n.next + to + 2, ~0U);
+    x /= sum;
+    float next = __shfl_xor_sync(0xffffffffU, x, 1);
+    unsigned to = places_of(*n.s).att + head * DIM + d;
+    if (lane % 2 == 0) {
+        store_exchanged4(vectors_here(n) + to, two_bf16(x, next));
+        store_exchanged4(vectors_of(n, AHEAD) + to, ~0U);
+    }
 }
 
 /* Partial results are cleared for the layer AHEAD, also those of slices that this token
@@ -804,16 +879,17 @@ clear_partials(const struct now &n)
 {
     const struct stack &s = *n.s;
     for (int i = (int)blockIdx.x; i < s.limit * (int)s.query; i += (int)gridDim.x) {
-        float *to = partial_of(n, n.next, 0, (unsigned)i);
+        float *to = partial_of(n, vectors_of(n, AHEAD), 0, (unsigned)i);
         for (int k = n.lane; k < DIM + 2; k += 32)
             store_exchanged4(to + k, ~0U);
     }
 }
 
 static __device__ __forceinline__ void
-run_attention(const struct now &n, struct ring &ring, int past)
+run_attention(const struct now &n, struct ring &ring)
 {
     const struct stack &s = *n.s;
+    int past = n.b->past;
     struct item t = n.b->item;
     int slices = n.b->slices;
     if (t.slice >= 0) {
@@ -834,11 +910,112 @@ run_attention(const struct now &n, struct ring &ring, int past)
     if (s.limit > 1 && n.warp == WARPS - 2)
         clear_partials(n);
     if (slices > 1 && n.warp == WARPS - 3)
-        for (unsigned head = blockIdx.x; head < s.query; head += gridDim.x)
-            join_slices(n, head, slices);
+        for (unsigned i = blockIdx.x; i < s.query * JOINS; i += gridDim.x)
+            slices <= 4 ? join_slices<4>(n, i, slices) : join_slices<16>(n, i, slices);
+}
+
+/* ---- the head -------------------------------------------------------------------- */
+
+/* This block's logits: stages as in run_product, but in chunks, since the sums have no room
+ * for all.  A chunk's have the place of those of the chunk before the last, which are read:
+ * a warp is at most as many stages before another of its group as the ring has, see
+ * plan_memory. */
+static __device__ __forceinline__ struct candidate
+run_head(const struct now &n, const struct ring &ring)
+{
+    const struct weight_plan &p = n.b->plan[PRODUCT_HEAD];
+    struct share mine = share_of(p);
+    struct candidate largest = no_candidate();
+    unsigned tiles = p.tiles, groups = p.groups, step = p.step, rows = p.rows;
+    unsigned group = (unsigned)n.warp * p.per_tiles >> 16;
+    unsigned tile = (unsigned)n.warp - group * tiles;
+    bool works = group < groups && group < mine.n;
+    int rounds = works ? (int)((mine.n - group + groups - 1) / groups) : 0;
+    struct part t = part_of(p, (int)tile, n.lane);
+    struct ring r = ring;
+    r.next(group);
+    stage_input(n, PRODUCT_HEAD);
+    barrier_of(BLOCK_BARRIER, 32 * WARPS);
+    if (works) // the head's factor is there when its first stage is
+        mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
+    float multiplier = n.b->multiplier[n.layer % 2][W_Q];
+    float *chunk = n.b->sums[0] + group * tiles * TILE;
+#pragma unroll 1
+    for (int done = 0; done < rounds; done += CHUNK) {
+        int more = min(rounds - done, +CHUNK);
+        float *sums = chunk + done / CHUNK % 2 * CHUNK * WARPS * TILE;
+#pragma unroll 1
+        for (int round = 0; round < more; round++) {
+            mbarrier_wait(shared_address(&n.b->full[r.slot]), r.phase);
+            multiply_part(sums + round * WARPS * TILE, step, t,
+                          n.stages + r.slot * n.s->stage, n.normed, n.b->zeros);
+            release_stage(n, r, tile, tiles);
+            r.next(groups);
+        }
+#pragma unroll 1
+        for (int round = (int)tile; round < more; round += (int)tiles) {
+            float *from = sums + round * WARPS * TILE + min((unsigned)n.lane, rows - 1);
+            unsigned stage = mine.first + (group + (done + round) * groups) * mine.step;
+            unsigned row = stage * rows + (unsigned)n.lane;
+            float logit = sum_of(from, rows, p.slices) * multiplier + 0;
+            if ((unsigned)n.lane < rows) {
+                n.s->logits[row] = logit;
+                largest = larger(largest, candidate_of(logit, row));
+            }
+            forget_sums(from, rows, p.slices);
+        }
+    }
+    return largest;
+}
+
+/* The largest logit of all blocks, by that which ends last, becomes the token. */
+static __device__ __forceinline__ void
+take_largest(const struct now &n, struct header *header, struct candidate largest)
+{
+    unsigned all = gridDim.x, before = 0;
+    largest = warp_argmax(largest);
+    if (n.lane == 0)
+        n.b->largest[n.warp] = largest;
+    barrier_of(BLOCK_BARRIER, 32 * WARPS);
+    if (n.warp > 0)
+        return;
+    largest = warp_argmax(n.lane < WARPS ? n.b->largest[n.lane] : no_candidate());
+    if (n.lane == 0) {
+        header->largest[blockIdx.x] = largest;
+        __threadfence();
+        before = atomicAdd(&header->ended, 1U);
+    }
+    if (__shfl_sync(0xffffffffU, before, 0) != all - 1)
+        return;
+    __threadfence();
+    largest = no_candidate();
+    for (unsigned i = (unsigned)n.lane; i < all; i += 32)
+        largest = larger(largest, header->largest[i]);
+    largest = warp_argmax(largest);
+    if (n.lane == 0) {
+        header->ended = 0;
+        int past = n.b->past;
+        *n.s->id = n.s->best[past % 2] = (int32_t)largest.at;
+        *n.s->position = past + 1;
+    }
 }
 
 /* ---- all ------------------------------------------------------------------------- */
+
+/* The token's x: as given, or as op_embed looks it up. */
+template <typename W>
+static __device__ __forceinline__ void
+take_x(const struct stack &s, int id, bf16 *x)
+{
+    // -1: there was no largest logit; what is made of it is not used.
+    const W *from = (const W *)s.x + (size_t)max(id, 0) * s.hidden;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x * 8; i < s.hidden; i += ALL_THREADS * 8) {
+        float v[8];
+        load(v, from + i);
+        store(x + i, v);
+    }
+}
 
 static __global__ void __launch_bounds__(ALL_THREADS, 1)
     all_layers(const __grid_constant__ struct stack s)
@@ -847,8 +1024,8 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
     __shared__ struct block_state b;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     struct header *header = (struct header *)s.exchange;
-    unsigned turn = *(const volatile unsigned *)&header->turn;
-    int past = *s.position;
+    unsigned rotation = *(const volatile unsigned *)&header->rotation;
+    int past = *s.position, id = s.logits ? *s.id : 0;
     const struct weight_plan &down = s.plan[PRODUCT_DOWN];
     unsigned own = blockIdx.x * down.each * down.rows;
     if (threadIdx.x == 0) {
@@ -862,6 +1039,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
             mbarrier_init(shared_address(&b.gains_read[i]), 1);
         }
         mbarrier_init_fence();
+        b.past = past;
         b.slices = cut.n;
         b.item = item_of(s, past, cut);
     }
@@ -880,45 +1058,55 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
         b.zeros[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x < DIM)
         b.table[threadIdx.x] = s.table[(size_t)past * DIM + threadIdx.x];
-    for (unsigned i = threadIdx.x; i < down.each * down.rows; i += ALL_THREADS)
-        if (own + i < s.hidden)
-            b.own[i] = to_f32(s.x[own + i]);
-    __syncthreads();
     float *gains = (float *)(shared + s.slots * s.stage);
+    uint4 *normed = (uint4 *)(gains + 2 * s.hidden);
+    bf16 *x = (bf16 *)(normed + s.hidden / 8); // before any product has its own there
+    if (s.embed == DT_F16)
+        take_x<__half>(s, id, x);
+    else if (s.embed == DT_F32)
+        take_x<float>(s, id, x);
+    else
+        take_x<bf16>(s, id, x);
+    __syncthreads();
     if (warp == WARPS) {
         run_loader(s, b, shared, gains, lane);
         return;
     }
+    // A barrier of all products comes before the first use.
+    for (unsigned i = threadIdx.x; i < down.each * down.rows; i += 32 * WARPS)
+        if (own + i < s.hidden)
+            b.own[i] = to_f32(x[own + i]);
     struct ring ring = { 0, 0, s.slots };
     struct now n = {};
-    size_t rotation = rotation_bytes(s);
     n.s = &s;
     n.b = &b;
     n.stages = shared;
     n.gains = gains;
-    n.normed = (uint4 *)(gains + 2 * s.hidden);
-    n.x = n.normed + s.hidden / 8;
+    n.normed = normed;
+    n.x = (uint4 *)x;
     n.warp = warp;
     n.lane = lane;
-    n.past = past;
+    n.rotation = rotation;
     for (; n.layer < s.layers; n.layer++) {
-        unsigned next = (turn + AHEAD) % ROTATIONS;
-        unsigned before = (turn + ROTATIONS - 1) % ROTATIONS;
-        n.vectors = (bf16 *)(s.exchange + HEADER + turn * rotation);
-        n.next = (bf16 *)(s.exchange + HEADER + next * rotation);
-        n.before = (const bf16 *)(s.exchange + HEADER + before * rotation);
-        turn = (turn + 1) % ROTATIONS;
 #pragma unroll 1
         for (int product = 0; product < PRODUCTS; product++) {
             n.product = product;
             if (product == PRODUCT_O)
-                run_attention(n, ring, past);
+                run_attention(n, ring);
             run_product(n, ring, product);
         }
+        n.rotation += s.rotation;
+        if (n.rotation == ROTATIONS * s.rotation)
+            n.rotation = 0;
+    }
+    if (s.logits) {
+        struct candidate largest = run_head(n, ring);
+        if (s.best)
+            take_largest(n, header, largest);
     }
     // All blocks have begun, since the last layer took what they gave: see all_give.
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        header->turn = turn;
+        header->rotation = n.rotation;
 }
 
 /* Divide a product's rows into slices of columns as gemv.cu does; false: it is not possible
@@ -1012,10 +1200,13 @@ all_give(const struct stack *s, unsigned sms)
 }
 
 static bool
-is_weight(const struct matrix *w)
+plan_weight(struct one_layer *to, int i, const struct matrix *w)
 {
+    to->codes[i] = (const char *)w->data;
+    to->scales[i] = w->scales;
+    to->scale2[i] = w->scale2;
     return w->dtype == DT_NVFP4 && w->data && w->scales && w->scale2 &&
-           (uintptr_t)w->data % 16 == 0 && (uintptr_t)w->scales % 16 == 0;
+           ((uintptr_t)w->data | (uintptr_t)w->scales) % 16 == 0;
 }
 
 static bool
@@ -1056,9 +1247,10 @@ plan_stack(struct cuda *c, struct stack *s, const struct layer_steps *l)
         p[i].out = i == PRODUCT_GATED ? TILE / 2 : p[i].rows;
     }
     unsigned sms = (unsigned)c->sms;
+    s->rotation = (unsigned)rotation_bytes(*s);
     unsigned most = (unsigned)most_slices((int)l->past, s->limit) * s->kv_heads;
     return most <= sms && all_give(s, sms) &&
-           HEADER + ROTATIONS * rotation_bytes(*s) <= EXCHANGE;
+           HEADER + ROTATIONS * (size_t)s->rotation <= EXCHANGE;
 }
 
 /* Divide shared memory, of which the result is the size; 0: it is too small. */
@@ -1069,7 +1261,7 @@ plan_memory(struct stack *s, const struct cuda *c)
     size_t fixed = s->hidden * 10 + max(widest, scratch); // gains, normed x, x
     size_t beside = sizeof(struct block_state) + 1024;
     s->stage = 2 * PIECE;
-    for (int i = 0; i < PRODUCTS; i++) {
+    for (int i = 0; i < ALL_PRODUCTS; i++) {
         const struct weight_plan *p = &s->plan[i];
         s->stage = max(s->stage, p->rows * (p->code_row + p->scale_row));
     }
@@ -1080,10 +1272,12 @@ plan_memory(struct stack *s, const struct cuda *c)
     // A wait knows a phase by its parity, so it may not begin before the stage that was in
     // the slot last has come.  Stages come in order, and a group has had one that is
     // `groups` before the one that it waits for, or the product has just begun.
-    for (int i = 0; i < PRODUCTS; i++) {
+    for (int i = 0; i < ALL_PRODUCTS; i++) {
         struct weight_plan *p = &s->plan[i];
         p->groups = min(p->groups, s->slots);
-        p->per_groups = (65536 + p->groups - 1) / p->groups;
+        p->per_groups = p->groups ? (65536 + p->groups - 1) / p->groups : 0;
+        if (i == PRODUCT_HEAD)
+            continue;
         if (blocks_of(p->each ? p->each : p->even + (p->odd > 0), p->groups) > ROUNDS)
             return 0;
     }
@@ -1093,6 +1287,10 @@ plan_memory(struct stack *s, const struct cuda *c)
     if (s->slots < s->plan[PRODUCT_QKV].groups + ATTEND_WARPS / 2 - 1 ||
         s->slots <= s->plan[PRODUCT_DOWN].each)
         return 0;
+    const struct weight_plan *head = &s->plan[PRODUCT_HEAD];
+    if (s->logits &&
+        (head->groups >= s->slots || blocks_of(s->slots, head->groups) > CHUNK))
+        return 0;
     return s->slots * s->stage + fixed;
 }
 
@@ -1101,52 +1299,71 @@ plan_memory(struct stack *s, const struct cuda *c)
 static void
 clear_exchange(struct cuda *c, const struct stack *s)
 {
-    size_t rotation = rotation_bytes(*s), vectors = places_of(*s).end;
-    if (c->exchanged[0] == rotation && c->exchanged[1] == vectors)
+    size_t vectors = places_of(*s).end;
+    if (c->exchanged[0] == s->rotation && c->exchanged[1] == vectors)
         return;
-    c->exchanged[0] = rotation;
+    c->exchanged[0] = s->rotation;
     c->exchanged[1] = vectors;
     cuda_check(c, cudaMemsetAsync(c->exchange, 0, HEADER, c->q.stream), "cudaMemset");
-    cuda_check(
-        c,
-        cudaMemsetAsync(c->exchange + HEADER, 0xff, ROTATIONS * rotation, c->q.stream),
-        "cudaMemset");
+    cuda_check(c,
+               cudaMemsetAsync(c->exchange + HEADER, 0xff, ROTATIONS * s->rotation,
+                               c->q.stream),
+               "cudaMemset");
 }
 
-bool
-cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
-            const struct layer_steps *l)
+static bool
+plan_layer(struct one_layer *to, const struct layer_step *from)
 {
-    struct cuda *c = cuda_of(k);
-    struct stack s = {};
+    for (int m = 0; m < LAYER_WEIGHTS; m++)
+        if (!plan_weight(to, m, &from->w[m]))
+            return false;
+    to->input_gain = from->input_gain;
+    to->mid_gain = from->mid_gain;
+    to->q_gain = from->q_gain;
+    to->k_gain = from->k_gain;
+    to->key = (bf16 *)from->key;
+    to->value = (bf16 *)from->value;
+    return ((uintptr_t)from->input_gain | (uintptr_t)from->mid_gain |
+            (uintptr_t)from->key | (uintptr_t)from->value) %
+               16 ==
+           0;
+}
+
+/* The head has the place of W_Q in a layer behind the last one. */
+static bool
+plan_ends(struct cuda *c, struct stack *s, const struct token_ends *e)
+{
+    struct one_layer *to = &s->layer[s->layers];
+    const struct matrix *embed = e->embed;
+    size_t rows = e->head->rows;
+    for (int m = 0; m < LAYER_WEIGHTS; m++)
+        if (!plan_weight(to, m, e->head))
+            return false;
+    to->input_gain = e->gain;
+    s->id = e->id;
+    s->x = embed->data;
+    s->embed = embed->dtype;
+    s->logits = (float *)e->logits->data;
+    s->best = e->best;
+    return embed->dtype != DT_NVFP4 && (uintptr_t)s->x % 16 == 0 &&
+           (uintptr_t)e->gain % 16 == 0 && (unsigned)c->sms <= MOST_BLOCKS &&
+           plan_tiles(&s->plan[PRODUCT_HEAD], c, rows, s->hidden,
+                      blocks_of(rows, TILE));
+}
+
+static bool
+start(struct cuda *c, struct stack *s, const struct layer_steps *l,
+      const struct token_ends *ends)
+{
     // Other chips: not tried.
-    if (c->major != 9 || x->dtype != DT_BF16 || !plan_stack(c, &s, l))
+    if (c->major != 9 || !plan_stack(c, s, l) || (ends && !plan_ends(c, s, ends)))
         return false;
-    size_t shared = plan_memory(&s, c);
+    size_t shared = plan_memory(s, c);
+    for (size_t i = 0; shared && i < l->layers; i++)
+        if (!plan_layer(&s->layer[i], &l->layer[i]))
+            return false;
     if (!shared)
         return false;
-    for (size_t i = 0; i < l->layers; i++) {
-        const struct layer_step *from = &l->layer[i];
-        struct one_layer *to = &s.layer[i];
-        for (int m = 0; m < LAYER_WEIGHTS; m++) {
-            if (!is_weight(&from->w[m]))
-                return false;
-            to->codes[m] = (const char *)from->w[m].data;
-            to->scales[m] = from->w[m].scales;
-            to->scale2[m] = from->w[m].scale2;
-        }
-        if ((uintptr_t)from->input_gain % 16 || (uintptr_t)from->mid_gain % 16 ||
-            (uintptr_t)from->key % 16 || (uintptr_t)from->value % 16)
-            return false;
-        to->input_gain = from->input_gain;
-        to->mid_gain = from->mid_gain;
-        to->q_gain = from->q_gain;
-        to->k_gain = from->k_gain;
-        to->key = (bf16 *)from->key;
-        to->value = (bf16 *)from->value;
-    }
-    s.x = (const bf16 *)x->data;
-    s.y = (bf16 *)y->data;
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
     attribute.id = cudaLaunchAttributeCooperative;
@@ -1157,10 +1374,28 @@ cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
     config.stream = c->q.stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    clear_exchange(c, &s);
+    clear_exchange(c, s);
     attention_allow(c, (const void *)all_layers, shared);
-    cuda_check(c, cudaLaunchKernelEx(&config, all_layers, s), "all layers");
+    cuda_check(c, cudaLaunchKernelEx(&config, all_layers, *s), "all layers");
     cuda_launched(c, "all layers");
     c->q.early = NOT_EARLY;
     return true;
+}
+
+bool
+cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
+            const struct layer_steps *l)
+{
+    struct stack s = {};
+    s.x = x->data;
+    s.embed = x->dtype;
+    s.y = (bf16 *)y->data;
+    return x->dtype == DT_BF16 && start(cuda_of(k), &s, l, NULL);
+}
+
+bool
+cuda_token(struct kernels *k, const struct layer_steps *l, const struct token_ends *e)
+{
+    struct stack s = {};
+    return k->is.act == DT_BF16 && start(cuda_of(k), &s, l, e);
 }

@@ -4,6 +4,7 @@
 #ifndef NIBBLE_KERNELS_CUDA_LAYERS_H
 #define NIBBLE_KERNELS_CUDA_LAYERS_H
 
+#include "kernels/cuda/argmax.h"
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/ops.h"
@@ -20,6 +21,7 @@ enum {
     ROUNDS = 10,                      // max. stages of a group of warps in a product
     OWN = 128,                        // max. rows of o and down of a block
     DIM = 128,                        // of a head
+    JOINS = DIM / 32,                 // parts of a head that a warp combines
     GROUP = 8,                        // max. query heads of a kv head
     LIMIT = 32,                       // max. slices of keys
     KEY_ROW = 2 * DIM + 16,           // bytes of a key in a stage
@@ -27,13 +29,16 @@ enum {
     ROTATIONS = 6, // memories for a layer's vectors
     AHEAD = 4,     // layers from that which clears vectors to that which writes them
     MOST_LAYERS = 96,
+    CHUNK = ROUNDS / 2, // stages of a group of warps between two ends, in the head
 };
 
 enum weight { W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN };
 
 enum { NORM_BARRIER = 1, ITEM_BARRIER, BLOCK_BARRIER };
 
+/* Of a layer; and the head behind all of them. */
 enum { PRODUCT_QKV, PRODUCT_O, PRODUCT_GATED, PRODUCT_DOWN, PRODUCTS };
+enum { PRODUCT_HEAD = PRODUCTS, ALL_PRODUCTS };
 
 struct one_layer {
     const char *codes[LAYER_WEIGHTS];
@@ -61,18 +66,22 @@ struct weight_plan {
 
 /* What the kernel is given. */
 struct stack {
-    struct weight_plan plan[PRODUCTS];
-    unsigned layers, slots, stage; // stage: bytes
+    struct weight_plan plan[ALL_PRODUCTS];
+    unsigned layers, slots, stage, rotation; // stage, rotation: bytes
     unsigned hidden, q, kv, ffn, query, kv_heads, group;
     int limit; // max. slices of keys
     struct norm_shape norm;
     float eps, scale2;
     const float *table;
-    const int32_t *position;
-    const bf16 *x;
-    bf16 *y;
+    int32_t *position, *id;
+    const void *x;    // with logits: the embedding, of which the id's row is x
+    enum dtype embed; // of x
+    bf16 *y;          // without logits
+    float *logits;    // NULL: not wanted
+    int32_t *best;    // as in struct token_ends
     char *exchange;
-    struct one_layer layer[MOST_LAYERS];
+    // One more than the last: its input_gain is the last norm's, its W_Q the head.
+    struct one_layer layer[MOST_LAYERS + 1];
 };
 
 /* Offsets in elements of a rotation's vectors; partial results of attention behind
@@ -94,12 +103,19 @@ places_of(const struct stack &s)
     return p;
 }
 
-enum { PART = DIM + 4, HEADER = 4096 }; // floats of a partial result; bytes
-
-/* In front of the vectors: the rotation that comes next. */
-struct header {
-    unsigned turn;
+enum {
+    PART = DIM + 4, // floats of a partial result
+    HEADER = 4096,  // bytes
+    MOST_BLOCKS = 500,
 };
+
+/* In front of the vectors. */
+struct header {
+    unsigned rotation;                     // offset of that which comes next
+    unsigned ended;                        // blocks whose largest logit is there
+    struct candidate largest[MOST_BLOCKS]; // of a block
+};
+static_assert(sizeof(struct header) <= HEADER, "there is place for it");
 
 static __host__ __device__ __forceinline__ size_t
 rotation_bytes(const struct stack &s)
@@ -126,8 +142,8 @@ poll4(const void *p)
 }
 
 /* N packs of 16 bytes, `step` apart, up to `end`: a warp loads them until all of all lanes
- * are there. */
-template <int N>
+ * are there.  PAUSE: nanoseconds between two loads. */
+template <int N, int PAUSE = 0>
 static __device__ __forceinline__ void
 poll16(uint4 (&v)[N], const uint4 *p, unsigned i, unsigned step, unsigned end)
 {
@@ -145,6 +161,8 @@ poll16(uint4 (&v)[N], const uint4 *p, unsigned i, unsigned step, unsigned end)
         for (int k = 0; k < N; k++)
             wait = wait || (i + k * step < end && !is_there(v[k]));
         wait = __any_sync(0xffffffffU, wait);
+        if (PAUSE && wait)
+            __nanosleep(PAUSE);
     }
 }
 
@@ -165,15 +183,16 @@ struct item {
 /* A block's shared memory besides the ring and x. */
 struct block_state {
     uint64_t full[SLOTS], empty[SLOTS], gains[2], gains_read[2];
-    struct weight_plan plan[PRODUCTS];
+    struct weight_plan plan[ALL_PRODUCTS];
     struct one_layer layer[2]; // fetched a layer ahead
     float multiplier[2][LAYER_WEIGHTS + 1];
     struct item item;
-    int slices;
+    int slices, past;
     float sums[ROUNDS][WARPS * TILE]; // ones until they are there
     alignas(16) uint4 zeros[16];
     float own[OWN]; // the residual stream's rows that are this block's
     float squares[NORM_THREADS / 32];
+    struct candidate largest[WARPS];
     float table[DIM];
     float all_max[ATTEND_WARPS][ATTEND_ROWS], all_sum[ATTEND_WARPS][ATTEND_ROWS];
     alignas(16) char heads[ATTEND_ROWS * KEY_ROW]; // rows past the heads are 0

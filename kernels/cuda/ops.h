@@ -65,6 +65,8 @@ bool cuda_attend(struct kernels *k, const struct matrix *out, const struct matri
                  const struct attend *a);
 
 /* layers.cu */
+bool cuda_token(struct kernels *k, const struct layer_steps *l,
+                const struct token_ends *e);
 bool cuda_layers(struct kernels *k, const struct matrix *y, const struct matrix *x,
                  const struct layer_steps *l);
 

@@ -331,29 +331,64 @@ layer_step(struct pass *p, int i, struct layer_step *step)
     return true;
 }
 
+/* The same of all layers; NULL: as above, or there is no memory. */
+static struct layer_step *
+list_layers(struct pass *p, struct layer_steps *all)
+{
+    const struct config *c = p->c;
+    bool may = p->each && p->tokens == 1 && !p->n->layer;
+    struct layer_step *step = may ? calloc(c->layers, sizeof *step) : NULL;
+    for (uint32_t i = 0; step && i < c->layers; i++)
+        if (!layer_step(p, (int)i, &step[i])) {
+            free(step);
+            return NULL;
+        }
+    if (step)
+        *all = (struct layer_steps){ .layer = step,
+                                     .layers = c->layers,
+                                     .query = c->heads,
+                                     .kv = c->kv_heads,
+                                     .dim = c->head_dim,
+                                     .table = p->n->rope,
+                                     .eps = (float)c->rms_eps,
+                                     .position = p->position,
+                                     .past = p->each[0]->used };
+    return step;
+}
+
 bool
 pass_layers(struct pass *p)
 {
-    const struct config *c = p->c;
-    bool done = p->each && p->tokens == 1 && !p->n->layer;
-    struct layer_step *step = done ? calloc(c->layers, sizeof *step) : NULL;
-    done = step != NULL;
-    for (uint32_t i = 0; i < c->layers && done; i++)
-        done = layer_step(p, (int)i, &step[i]);
-    if (done) {
-        const struct layer_steps all = { .layer = step,
-                                         .layers = c->layers,
-                                         .query = c->heads,
-                                         .kv = c->kv_heads,
-                                         .dim = c->head_dim,
-                                         .table = p->n->rope,
-                                         .eps = (float)c->rms_eps,
-                                         .position = p->position,
-                                         .past = p->each[0]->used };
-        struct matrix x = pass_act(p, pass_layer_input(p, 0), c->hidden),
-                      y = pass_act(p, pass_layer_input(p, c->layers), c->hidden);
-        done = op_layers(p->k, &y, &x, &all);
-    }
+    struct layer_steps all;
+    struct layer_step *step = list_layers(p, &all);
+    struct matrix x = pass_act(p, pass_layer_input(p, 0), p->c->hidden),
+                  y = pass_act(p, pass_layer_input(p, p->c->layers), p->c->hidden);
+    bool done = step && op_layers(p->k, &y, &x, &all);
+    free(step);
+    return done;
+}
+
+int32_t *
+pass_best(const struct pass *p, size_t position)
+{
+    return p->advances ? p->ids + 2 * p->max_tokens + position % 2 : p->ids;
+}
+
+bool
+pass_token(struct pass *p, bool best)
+{
+    struct layer_steps all;
+    struct layer_step *step =
+        may_fuse(p, pass_head(p), -1) ? list_layers(p, &all) : NULL;
+    struct matrix logits = matrix_of(DT_F32, p->logits, 1, p->c->vocab);
+    const struct token_ends ends = { .id = p->ids,
+                                     .embed = &pass_tensor(p, ROLE_EMBED, -1)->w,
+                                     .gain = gain(p, ROLE_FINAL_NORM, -1),
+                                     .head = &pass_tensor(p, pass_head(p), -1)->w,
+                                     .logits = &logits,
+                                     .best = best ? p->ids + 2 * p->max_tokens : NULL };
+    bool done = step && op_token(p->k, &all, &ends);
+    p->advances = done && best;
     free(step);
     return done;
 }

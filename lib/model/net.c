@@ -399,10 +399,12 @@ run_one(struct pass *p, float *logits)
     if (kernels_replay(p->k, &key, sizeof key))
         return true;
     p->repeats = true;
-    forward(p);
-    struct matrix all = pass_logits_f32(p, 0, 1);
-    if (!logits)
-        op_argmax(p->k, p->ids, &all);
+    if (!pass_token(p, !logits)) {
+        forward(p);
+        struct matrix all = pass_logits_f32(p, 0, 1);
+        if (!logits)
+            op_argmax(p->k, p->ids, &all);
+    }
     kernels_recorded(p->k, p->repeats);
     return false;
 }
@@ -419,10 +421,12 @@ go_ahead(struct net *n, const struct net_cache *c)
                     key = step_key(c, c->used + 1, true);
     if (c->used + 1 >= c->capacity || memcmp(&now, &key, sizeof key) != 0)
         return;
-    upload(p, p->position, &next, 1);
+    if (!p->advances)
+        upload(p, p->position, &next, 1);
     if (!kernels_replay(p->k, &key, sizeof key))
         return; // an error
-    n->ahead.handle = kernels_download_begin(p->k, p->ids, sizeof n->ahead.id);
+    n->ahead.handle = kernels_download_begin(p->k, pass_best(p, c->used + 1),
+                                             sizeof n->ahead.id, p->advances);
     if (n->ahead.handle >= 0) {
         n->ahead.key = c->key[0];
         n->ahead.used = c->used + 1;
@@ -443,7 +447,8 @@ step_best(struct net *n, struct net_cache *const *c, const int32_t *id, int32_t 
         if (begin_step(n, c, id, 1) < 0)
             return -1;
         recorded = run_one(n->pass, NULL);
-        handle = kernels_download_begin(n->k, n->pass->ids, sizeof *best);
+        handle = kernels_download_begin(n->k, pass_best(n->pass, c[0]->used),
+                                        sizeof *best, n->pass->advances);
     }
     if (handle < 0) // also of a device whose memory is the host's
         return kernels_download(n->k, best, n->pass->ids, sizeof *best);

@@ -475,7 +475,7 @@ static void
 alloc_device(struct pass *p)
 {
     size_t tokens = p->max_tokens, labels = p->max_labels, hidden = p->c->hidden;
-    p->ids = own_ids(p, 2 * tokens);
+    p->ids = own_ids(p, 2 * tokens + 2);
     p->first = own_ids(p, tokens);
     p->label = own_ids(p, labels);
     p->index = own_ids(p, labels);

@@ -36,8 +36,10 @@ struct pass {
     bool backward;                 // there is memory for it
     size_t tokens, past, labels;   // of this pass; past: tokens in the cache
     size_t by_label; // labels that no teacher has a part in; they come first
-    int32_t *ids, *position, *first; // (T); positions lie behind the ids
+    int32_t *ids, *position, *first; // (T); positions lie behind the ids, and two bests
     bool repeats; // of a step: its operations know no more of the past than ATTEND_STEP
+    bool
+        advances; // of a step to its best: it makes the id and position those of the next
     int32_t *label, *index; // (N) labels, and the rows that have them
     struct heads heads;
     struct net_cache *const *each; // (T) token t is the next of this cache; NULL: all
@@ -134,6 +136,11 @@ void pass_layer(struct pass *p, int i, void *key, void *value, void *out);
 /* The same of one token of a step and all layers; false: the device has no such operation, and
  * nothing was done. */
 bool pass_layers(struct pass *p);
+/* The same from the token's id to its logits, in p->logits.  best: p->ids and p->position become
+ * the largest one's id and the next position. */
+bool pass_token(struct pass *p, bool best);
+/* Where the best of a step at that position is, until that of the one after the next. */
+int32_t *pass_best(const struct pass *p, size_t position);
 /* The same up to the products of gate and up, which the backward pass computes again. */
 void pass_layer_to_gate_up(struct pass *p, int i, void *key, void *value);
 /* Where layer i has its input; the last one's output is p->out. */

@@ -307,8 +307,8 @@ check_attend(const struct heads_of *h, const size_t *past, size_t n)
 enum { LAYERS = 36, DIM = 128, POSITIONS = 4352, WEIGHTS = 7 };
 
 static struct {
-    size_t layers, hidden, query, kv, ffn;
-} size = { LAYERS, 2560, 32, 8, 9728 };
+    size_t layers, hidden, query, kv, ffn, vocab;
+} size = { LAYERS, 2560, 32, 8, 9728, 151936 };
 
 struct layer {
     struct weight w[WEIGHTS]; // q, k, v, o, gate, up, down
@@ -317,9 +317,12 @@ struct layer {
 
 struct model {
     struct layer layer[LAYERS];
-    float *gain, *table, *rstd;
-    void *x, *out, *qkv, *att, *mid, *normed, *gate, *up;
-    int32_t *position;
+    struct weight head;
+    float *gain, *table, *rstd, *logits;
+    void *x, *out, *qkv, *att, *mid, *normed, *gate, *up, *row;
+    const void *from; // what layers begin with: x, or `row` for the token of `id`
+    struct matrix embed[3];
+    int32_t *position, *id, *best;
     size_t tokens;
 };
 
@@ -334,15 +337,43 @@ shape_of(size_t weight, size_t shape[2])
     memcpy(shape, all[weight], sizeof all[weight]);
 }
 
+/* Rows of gate again and again: logits that are equal, of which the first is the largest. */
+static void
+make_head(struct model *n)
+{
+    const struct weight *gate = &n->layer[0].w[4];
+    size_t row = size.hidden / 2, scales = size.hidden / NVFP4_BLOCK, some;
+    struct weight *w = &n->head;
+    w->w = gate->w;
+    w->w.rows = size.vocab;
+    w->w.data = w->own[0] = kernels_alloc(gpu, MEMORY_WORK, size.vocab * row);
+    w->w.scales = w->own[1] = kernels_alloc(gpu, MEMORY_WORK, size.vocab * scales);
+    w->own[2] = NULL;
+    NEED(w->own[0] && w->own[1]);
+    for (size_t i = 0; i < size.vocab; i += some) {
+        some = size.vocab - i < size.ffn ? size.vocab - i : size.ffn;
+        op_copy(gpu, (char *)w->own[0] + i * row, gate->own[0], some * row);
+        op_copy(gpu, (char *)w->own[1] + i * scales, gate->own[1], some * scales);
+    }
+}
+
 static void
 make_layers(struct model *n)
 {
+    static const enum dtype forms[] = { DT_BF16, DT_F16, DT_F32 };
+    const size_t rows =
+        size.ffn; // more than MANY, and than any id that make_head makes the best
     float *gain = pair_random(size.hidden, 1, DT_F32, 1),
           *table = pair_random((size_t)POSITIONS * DIM, 1, DT_F32, 2),
-          *x = pair_random((size_t)MANY * size.hidden, 1, DT_BF16, 3);
+          *x = pair_random(rows * size.hidden, 1, DT_BF16, 3);
     n->gain = pair_put(gain, DT_F32, size.hidden);
     n->table = pair_put(table, DT_F32, (size_t)POSITIONS * DIM);
     n->x = pair_put(x, DT_BF16, (size_t)MANY * size.hidden);
+    n->from = n->x;
+    for (int i = 0; i < 3; i++)
+        n->embed[i] = matrix_of(forms[i], pair_put(x, forms[i], rows * size.hidden),
+                                rows, size.hidden);
+    n->row = pair_poisoned(size.hidden * 2);
     n->out = pair_poisoned((size_t)MANY * size.hidden * 2);
     n->qkv = pair_poisoned((size_t)MANY * (size.query + 2 * size.kv) * DIM * 2);
     n->att = pair_poisoned((size_t)MANY * size.query * DIM * 2);
@@ -352,6 +383,9 @@ make_layers(struct model *n)
     n->up = pair_poisoned((size_t)MANY * size.ffn * 2);
     n->rstd = pair_poisoned(MANY * sizeof *n->rstd);
     n->position = pair_poisoned(MANY * sizeof *n->position);
+    n->id = pair_poisoned(sizeof *n->id);
+    n->best = pair_poisoned(2 * sizeof *n->best);
+    n->logits = pair_poisoned(size.vocab * sizeof *n->logits);
     for (size_t i = 0; i < size.layers; i++)
         for (size_t k = 0; k < WEIGHTS; k++) {
             size_t shape[2];
@@ -371,6 +405,7 @@ make_layers(struct model *n)
             op_copy(gpu, w->own[0], n->layer[0].w[k].own[0], count / 2);
             op_copy(gpu, w->own[1], n->layer[0].w[k].own[1], count / NVFP4_BLOCK);
         }
+    make_head(n);
     free(gain);
     free(table);
     free(x);
@@ -379,10 +414,14 @@ make_layers(struct model *n)
 static void
 drop_layers(struct model *n)
 {
-    void *const device[] = {
-        n->gain, n->table,  n->x,    n->out, n->qkv,      n->att,
-        n->mid,  n->normed, n->gate, n->up,  n->position, n->rstd
-    };
+    void *const device[] = { n->gain,         n->table,         n->x,
+                             n->out,          n->qkv,           n->att,
+                             n->mid,          n->normed,        n->gate,
+                             n->up,           n->position,      n->rstd,
+                             n->id,           n->logits,        n->row,
+                             n->best,         n->embed[0].data, n->embed[1].data,
+                             n->embed[2].data };
+    drop_weight(&n->head);
     for (size_t i = 0; i < size.layers * WEIGHTS; i++)
         drop_weight(&n->layer[i / WEIGHTS].w[i % WEIGHTS]);
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
@@ -446,7 +485,7 @@ all_layers(struct model *n, const size_t *past)
                                       kv) },
                   both[] = { kernels_act(gpu, n->gate, t, size.ffn),
                              kernels_act(gpu, n->up, t, size.ffn) },
-                  x = kernels_act(gpu, n->x, t, size.hidden),
+                  x = kernels_act(gpu, n->from, t, size.hidden),
                   out = kernels_act(gpu, n->out, t, size.hidden),
                   normed = kernels_act(gpu, n->normed, t, size.hidden),
                   att = kernels_act(gpu, n->att, t, q),
@@ -475,12 +514,37 @@ all_layers(struct model *n, const size_t *past)
     }
 }
 
-/* The same of one token, as one operation, if the device has it. */
+static struct matrix
+logits_of(const struct model *n)
+{
+    return matrix_of(DT_F32, n->logits, 1, size.vocab);
+}
+
+/* What it does for one token behind its layers. */
+static void
+separate_ends(struct model *n)
+{
+    struct matrix out = kernels_act(gpu, n->out, 1, size.hidden),
+                  normed = kernels_act(gpu, n->normed, 1, size.hidden),
+                  logits = logits_of(n);
+    op_norm(gpu, &normed, n->rstd, &out, n->gain, 1e-6F);
+    op_linear(gpu, 1, &logits, &normed, &n->head.w, NULL);
+    op_argmax(gpu, n->id, &logits);
+}
+
+/* The same of one token, as one operation, if the device has it: its layers, or all of it, up
+ * to its logits or the largest of them. */
+enum one { NOT_ONE, LAYERS_AS_ONE, TOKEN_AS_ONE, BEST_AS_ONE };
+
 static bool
-as_one(struct model *n, size_t past)
+as_one(struct model *n, size_t past, enum one one, const struct matrix *embed)
 {
     static const float eps = 1e-6F;
     struct layer_step step[LAYERS];
+    const struct matrix logits = logits_of(n);
+    const struct token_ends ends = { n->id,   embed,
+                                     n->gain, &n->head.w,
+                                     &logits, one == BEST_AS_ONE ? n->best : NULL };
     struct matrix x = kernels_act(gpu, n->x, 1, size.hidden),
                   out = kernels_act(gpu, n->out, 1, size.hidden);
     for (size_t i = 0; i < size.layers; i++) {
@@ -494,21 +558,80 @@ as_one(struct model *n, size_t past)
     }
     const struct layer_steps all = { step,     size.layers, size.query,  size.kv, DIM,
                                      n->table, eps,         n->position, past };
-    return op_layers(gpu, &out, &x, &all);
+    return one == LAYERS_AS_ONE ? op_layers(gpu, &out, &x, &all)
+                                : op_token(gpu, &all, &ends);
 }
 
 /* A step as lib/model makes it: one token's launches are recorded. */
 static void
-take_step(struct model *n, const size_t *past, size_t key, bool one)
+take_step(struct model *n, const size_t *past, size_t key, enum one one, bool ends)
 {
     char byte;
     if (n->tokens > 1 || !kernels_replay(gpu, &key, sizeof key)) {
-        if (!one || !as_one(n, past[0]))
+        if (one == NOT_ONE || !as_one(n, past[0], one, &n->embed[1]))
             all_layers(n, past);
+        if (ends && one < TOKEN_AS_ONE)
+            separate_ends(n);
         if (n->tokens == 1)
             kernels_recorded(gpu, true);
     }
-    CHECK(kernels_download(gpu, &byte, n->out, 1) == 0);
+    CHECK(kernels_download(gpu, &byte, one < TOKEN_AS_ONE ? n->out : n->logits, 1) ==
+          0);
+}
+
+static void
+put_token(struct model *n, int32_t id, size_t past)
+{
+    const int32_t position = (int32_t)past;
+    kernels_upload(gpu, n->id, &id, sizeof id);
+    kernels_upload(gpu, n->position, &position, sizeof position);
+}
+
+static void
+check_token(const char *name, const struct model *n, int32_t id, size_t position)
+{
+    int32_t found[2];
+    CHECK(kernels_download(gpu, &found[0], n->id, sizeof *found) == 0);
+    CHECK(kernels_download(gpu, &found[1], n->position, sizeof *found) == 0);
+    CHECK_SAY(found[0] == id && found[1] == (int32_t)position,
+              "%s: token %d at %d, not %d at %zu", name, found[0], found[1], id,
+              position);
+}
+
+/* Logits, the largest of them, and the next token's position, of the operation for a whole token
+ * and of the separate ones; once each for three ids. */
+static void
+check_ends(const char *name, struct model *n, size_t past, bool expected)
+{
+    size_t bytes = size.vocab * sizeof *n->logits;
+    struct matrix row = kernels_act(gpu, n->row, 1, size.hidden);
+    void *want = pair_poisoned(bytes);
+    for (int i = 0; i < 3; i++) {
+        int32_t best, id = (int32_t)(past % 100) + 7 * i;
+        enum one one = i == 1 ? TOKEN_AS_ONE : BEST_AS_ONE;
+        put_token(n, id, past);
+        op_embed(gpu, &row, &n->embed[i], n->id);
+        n->from = n->row;
+        all_layers(n, &past);
+        separate_ends(n);
+        n->from = n->x;
+        CHECK(kernels_download(gpu, &best, n->id, sizeof best) == 0);
+        CHECK_SAY(best >= 0, "%s: the largest is %d", name, best);
+        op_copy(gpu, want, n->logits, bytes);
+        op_zero(gpu, n->logits, bytes);
+        put_token(n, id, past);
+        bool there = as_one(n, past, one, &n->embed[i]);
+        CHECK_SAY(there == expected, "%s, with its ends: %d", name, there);
+        if (!there)
+            break;
+        check_bytes(name, n->logits, want, bytes);
+        one == BEST_AS_ONE ? check_token(name, n, best, past + 1)
+                           : check_token(name, n, id, past);
+        if (one == BEST_AS_ONE)
+            check_bytes(name, n->best + past % 2, n->id, sizeof *n->id);
+    }
+    put_token(n, 0, past);
+    kernels_free(gpu, want);
 }
 
 /* Outputs and caches of the operation for all layers, and of the separate ones. */
@@ -525,9 +648,10 @@ check_layers_of_size(void)
         char name[64];
         size_t past = pasts[i];
         bool there = true;
-        // With fewer multiprocessors there is no block for each of two slices.
+        // With few multiprocessors there is no block for each of two slices.
+        const char *sms = getenv("NIBBLE_EMULATE_SMS");
         bool expected = strstr(gpu->route, " sm_9") &&
-                        (past < 256 || !getenv("NIBBLE_EMULATE_SMS"));
+                        (past < 256 || !sms || strtoul(sms, NULL, 10) >= 2 * size.kv);
         snprintf(name, sizeof name, "%zu layers at %zu", size.layers, past);
         pair_begins(name);
         set_caches(&n, 1, past);
@@ -544,7 +668,7 @@ check_layers_of_size(void)
         }
         for (int again = 0; again < 3 && there; again++) {
             op_zero(gpu, n.out, bytes);
-            there = as_one(&n, past);
+            there = as_one(&n, past, LAYERS_AS_ONE, NULL);
             if (there)
                 check_bytes(name, n.out, want, bytes);
         }
@@ -555,6 +679,7 @@ check_layers_of_size(void)
             check_bytes(name, (char *)n.layer[l].value[0] + past * row,
                         (char *)cell + (2 * l + 1) * row, row);
         }
+        check_ends(name, &n, past, expected);
         drop_caches_of(&n);
     }
     kernels_free(gpu, want);
@@ -575,10 +700,12 @@ check_layers(void)
         size.query = 4;
         size.kv = 4;
         size.ffn = 768;
+        size.vocab = 16;
         check_layers_of_size();
         size.layers = 3;
         size.hidden = 512;
         size.query = 8;
+        size.vocab = 22 * 16 * 132;
         check_layers_of_size();
     }
     pair_close();
@@ -591,19 +718,25 @@ print_times(void)
     static struct model n;
     static const struct {
         size_t tokens, past;
-        bool one; // all layers are one operation
-    } cases[] = { { 1, 128, false },  { 1, 128, true },  { 1, 4096, false },
-                  { 1, 4096, true },  { 8, 128, false }, { 16, 128, false },
-                  { 32, 128, false }, { 64, 128, false } };
-    double bytes = 0;
+        enum one one;
+        bool ends; // from the id to the largest logit
+    } cases[] = { { 1, 128, NOT_ONE, false },       { 1, 128, LAYERS_AS_ONE, false },
+                  { 1, 128, LAYERS_AS_ONE, true },  { 1, 128, BEST_AS_ONE, true },
+                  { 1, 4096, NOT_ONE, false },      { 1, 4096, LAYERS_AS_ONE, false },
+                  { 1, 4096, LAYERS_AS_ONE, true }, { 1, 4096, BEST_AS_ONE, true },
+                  { 8, 128, NOT_ONE, false },       { 16, 128, NOT_ONE, false },
+                  { 32, 128, NOT_ONE, false },      { 64, 128, NOT_ONE, false } };
+    static const char *const names[] = { "none", "layers", "all", "all" };
+    double bytes = 0, head = (double)(size.vocab * size.hidden) * 9 / 16;
     pair_open(DT_BF16);
     make_layers(&n);
+    put_token(&n, 0, 0);
     for (size_t k = 0; k < WEIGHTS; k++) {
         size_t shape[2];
         shape_of(k, shape);
         bytes += (double)(shape[0] * shape[1] * size.layers) * 9 / 16;
     }
-    puts("tokens\tpast\tin_one\tus\tgb_s_of_weights");
+    puts("tokens\tpast\tin_one\tends\tus\tgb_s_of_weights");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t past[MANY];
         double from = 0;
@@ -613,11 +746,12 @@ print_times(void)
         for (int step = -WARM; step < TIMES; step++) {
             if (step == 0)
                 from = os_seconds();
-            take_step(&n, past, i + 1, cases[i].one);
+            take_step(&n, past, i + 1, cases[i].one, cases[i].ends);
         }
         double us = 1e6 * (os_seconds() - from) / TIMES;
-        printf("%zu\t%zu\t%d\t%.0f\t%.0f\n", cases[i].tokens, cases[i].past,
-               cases[i].one, us, 1e-3 * bytes / us);
+        printf("%zu\t%zu\t%s\t%d\t%.0f\t%.0f\n", cases[i].tokens, cases[i].past,
+               names[cases[i].one], cases[i].ends, us,
+               1e-3 * (bytes + (cases[i].ends ? head : 0)) / us);
         fflush(stdout);
         drop_caches_of(&n);
     }
