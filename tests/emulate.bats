@@ -160,10 +160,12 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
     done
 }
 
-@test "answers: steps that the device is given ahead change none, and fail as others do" {
+# Steps that the device is given ahead change no answer, and fail as others do.
+answers_ahead() { # ids of the vocabulary
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
     cd "$BATS_TEST_TMPDIR"
-    sed 's/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 768/
+    sed 's/"vocab_size": [0-9]*/"vocab_size": '"$1"'/
+         s/"hidden_size": [0-9]*/"hidden_size": 256/; s/"intermediate_size": [0-9]*/"intermediate_size": 768/
          s/"head_dim": [0-9]*/"head_dim": 128/; s/"num_key_value_heads": [0-9]*/"num_key_value_heads": 4/
          s/"max_position_embeddings": [0-9]*/"max_position_embeddings": 600/
          s/"initializer_range": [0-9.]*/"initializer_range": 0.3/' \
@@ -196,6 +198,23 @@ assert any(s['HostRssMiB'] != s['PidMemoryMiB'] for s in m['Samples'])"
         NIBBLE_FAIL_WAIT=$n run -2 --separate-stderr answers
         [[ $stderr == *'a step: '* ]]
     done
+    # Chosen at random, as another launch of the same operation.
+    answers --temp 0.8 --seed 5 --batch 4 >want.chosen
+    answers --temp 0.8 --seed 5 | cmp - want.chosen
+    run -1 cmp -s want want.chosen
+    NIBBLE_CUDA_TIMES=1 answers 2>times >/dev/null
+    grep -q 'all layers' times
+    largest=$(awk '/: argmax/ { print $4 }' times) # launches of its own
+}
+
+@test "answers: steps of one launch for all layers that are given ahead" {
+    answers_ahead 97
+    [ "$largest" -gt 80 ]
+}
+
+@test "answers: steps of one launch for all of a token that are given ahead" {
+    answers_ahead 112
+    [ "$largest" -lt 20 ]
 }
 
 @test "a barrier that some threads do not come to is found" {
