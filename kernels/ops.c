@@ -382,6 +382,7 @@ bool
 op_token(struct kernels *k, const struct layer_steps *l, const struct token_ends *e)
 {
     assert(e->logits->dtype == DT_F32 && matrix_is_dense(e->embed));
+    assert(e->head->cols == e->embed->cols && e->head->cols == l->layer->w[0].cols);
     assert(e->logits->rows == 1 && e->logits->cols == e->head->rows);
     bool done = TRY(k, token, l, e);
     if (done) {

@@ -361,7 +361,7 @@ cuda_download(struct kernels *k, void *to, const void *from, size_t bytes)
     return cuda_ready(c) ? 0 : -1;
 }
 
-/* Of memory that stays beside the queue: what follows a copy to the host in a queue begins 12 us
+/* If the memory stays, beside the queue: in it, what follows a copy to the host begins 12 us
  * later. */
 static int
 cuda_download_begin(struct kernels *k, const void *from, size_t bytes, bool stays)

@@ -918,8 +918,8 @@ run_attention(const struct now &n, struct ring &ring)
 
 /* This block's logits: stages as in run_product, but in chunks, since the sums have no room
  * for all.  A chunk's have the place of those of the chunk before the last, which are read:
- * a warp is at most as many stages before another of its group as the ring has, see
- * plan_memory. */
+ * a warp is at most as many stages before another of its group as the ring has, whose slots
+ * are filled in order; see plan_memory. */
 static __device__ __forceinline__ struct candidate
 run_head(const struct now &n, const struct ring &ring)
 {
@@ -936,8 +936,10 @@ run_head(const struct now &n, const struct ring &ring)
     r.next(group);
     stage_input(n, PRODUCT_HEAD);
     barrier_of(BLOCK_BARRIER, 32 * WARPS);
-    if (works) // the head's factor is there when its first stage is
-        mbarrier_wait(shared_address(&n.b->full[ring.slot]), ring.phase);
+    // The head's factor is there when a stage of it is.  This warp's own: another group may
+    // have multiplied the block's first one, and its slot have another.
+    if (works)
+        mbarrier_wait(shared_address(&n.b->full[r.slot]), r.phase);
     float multiplier = n.b->multiplier[n.layer % 2][W_Q];
     float *chunk = n.b->sums[0] + group * tiles * TILE;
 #pragma unroll 1
@@ -989,8 +991,10 @@ take_largest(const struct now &n, struct header *header, struct candidate larges
         return;
     __threadfence();
     largest = no_candidate();
-    for (unsigned i = (unsigned)n.lane; i < all; i += 32)
-        largest = larger(largest, header->largest[i]);
+    for (unsigned i = (unsigned)n.lane; i < all; i += 32) {
+        const volatile struct candidate *of = &header->largest[i];
+        largest = larger(largest, { of->value, of->at });
+    }
     largest = warp_argmax(largest);
     if (n.lane == 0) {
         header->ended = 0;
@@ -1345,8 +1349,10 @@ plan_ends(struct cuda *c, struct stack *s, const struct token_ends *e)
     s->embed = embed->dtype;
     s->logits = (float *)e->logits->data;
     s->best = e->best;
-    return embed->dtype != DT_NVFP4 && (uintptr_t)s->x % 16 == 0 &&
-           (uintptr_t)e->gain % 16 == 0 && (unsigned)c->sms <= MOST_BLOCKS &&
+    bool plain =
+        embed->dtype == DT_BF16 || embed->dtype == DT_F16 || embed->dtype == DT_F32;
+    return plain && (uintptr_t)s->x % 16 == 0 && (uintptr_t)e->gain % 16 == 0 &&
+           (unsigned)c->sms <= MOST_BLOCKS &&
            plan_tiles(&s->plan[PRODUCT_HEAD], c, rows, s->hidden,
                       blocks_of(rows, TILE));
 }

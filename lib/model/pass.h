@@ -38,8 +38,8 @@ struct pass {
     size_t by_label; // labels that no teacher has a part in; they come first
     int32_t *ids, *position, *first; // (T); positions lie behind the ids, and two bests
     bool repeats; // of a step: its operations know no more of the past than ATTEND_STEP
-    bool
-        advances; // of a step to its best: it makes the id and position those of the next
+    // Of a step to its best, recorded or not: it makes the id and position the next ones.
+    bool advances;
     int32_t *label, *index; // (N) labels, and the rows that have them
     struct heads heads;
     struct net_cache *const *each; // (T) token t is the next of this cache; NULL: all
