@@ -50,7 +50,7 @@ struct cuda {
     struct cuda_queue queues[QUEUES]; // saved state of the others
     cudaEvent_t events[EVENTS];       // of kernels_record; NULL: not created yet
     enum queue event_of[EVENTS];      // where each was recorded
-    cudaStream_t beside;              // of downloads that no queue waits for; NULL: none yet
+    cudaStream_t beside; // of downloads that no queue waits for; NULL: none yet
     cublasLtHandle_t lt;
     float *fp4_sums; // is.fp4_sums bytes, for fp4.cu; NULL: not allocated yet
     float *one_zero; // 1 and 0, for alpha and beta
