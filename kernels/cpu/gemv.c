@@ -8,7 +8,8 @@
 enum {
     PART = 64, // rows of the weight: a multiple of every strip
     MAX_ROWS = 8 * PART,
-    EACH = 4,        // parts for each thread
+    EACH = 4,        // parts for each thread, but for is_multiplied
+    MANY = 4,        // rows of x
     SMALL = 1 << 15, // weights that are not worth a second thread
 };
 
@@ -51,11 +52,26 @@ part(void *ctx, size_t i, unsigned worker, struct err *err)
     return 0;
 }
 
+/* Whether the first lines of a part, which nothing has prefetched, cost more than threads that
+ * wait for each other: where multiplications limit all the other lines. */
+static bool
+is_multiplied(const struct gemv *g, enum isa isa)
+{
+#if defined __x86_64__
+    return isa == ISA_AVX512 && g->w->dtype == DT_NVFP4 && g->tokens >= MANY;
+#else
+    (void)g;
+    (void)isa;
+    return false;
+#endif
+}
+
 /* Many rows at a time, since each strip prefetches for the next. */
 static size_t
-part_rows(size_t out, unsigned threads)
+part_rows(const struct gemv *g, enum isa isa, unsigned threads)
 {
-    size_t rows = out / threads / EACH / PART * PART;
+    unsigned each = is_multiplied(g, isa) ? 1 : EACH;
+    size_t rows = g->w->rows / threads / each / PART * PART;
     return rows < PART ? PART : min(rows, MAX_ROWS);
 }
 
@@ -95,6 +111,6 @@ gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err)
         run_rows(&j, 0, out);
         return 0;
     }
-    j.part = part_rows(out, par_threads(pool));
+    j.part = part_rows(g, isa, par_threads(pool));
     return par_run(pool, ceil_div(out, j.part), part, &j, err);
 }
