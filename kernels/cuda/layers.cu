@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* layers: all layers of one token in one launch, a block on each multiprocessor.
+/* layers: all layers of one token in one launch, a block on each multiprocessor; with its
+ * embedding, the last norm, the head and the largest logit, if they are asked for.
  *
  * One warp of a block, the loader, copies weights into a ring of stages in shared memory. It
  * waits for free stages only, so that weights arrive while blocks wait for each other; one
- * stage at a time is on its way, since what blocks exchange would wait behind more.  Groups
+ * stage at a time is on its way, since what blocks exchange would wait behind more; of the
+ * head, behind which nothing is exchanged, it is several.  Groups
  * of the other warps multiply, a stage each.  Attention's keys and values have places in the
  * same ring, which the warps that read them fill.
  *
@@ -211,7 +213,7 @@ struct now {
     uint4 *x, *normed;  // in shared memory
     const float *gains; // of both norms
     unsigned rotation;  // offset of this layer's memory
-    int warp, lane, product;
+    int warp, lane;
     unsigned layer;
 };
 
@@ -247,7 +249,8 @@ stage_x(const struct now &n, const bf16 *x, unsigned in)
     }
 }
 
-/* The same of what norm_rows makes of x, bit by bit. */
+/* The same of what norm_rows makes of x, bit by bit; x is new, or that of the token, in
+ * n.x. */
 static __device__ __forceinline__ void
 stage_normed(const struct now &n, const bf16 *x, bool is_new, int which)
 {
@@ -836,7 +839,6 @@ join_slices(const struct now &n, unsigned item, int slices)
         for (int k = 0; k < AT_ONCE; k++)
             v[k] = ~0U;
         while (wait) {
-            wait = false;
             if (ends && (top == ~0U || part == ~0U)) {
                 top = load_exchanged4(from + lane * step + DIM);
                 part = load_exchanged4(from + lane * step + DIM + 1);
@@ -1094,7 +1096,6 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
     for (; n.layer < s.layers; n.layer++) {
 #pragma unroll 1
         for (int product = 0; product < PRODUCTS; product++) {
-            n.product = product;
             if (product == PRODUCT_O)
                 run_attention(n, ring);
             run_product(n, ring, product);

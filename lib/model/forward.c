@@ -368,10 +368,17 @@ pass_layers(struct pass *p)
     return done;
 }
 
+/* Behind ids and positions. */
+static int32_t *
+bests(const struct pass *p)
+{
+    return p->ids + 2 * p->max_tokens;
+}
+
 int32_t *
 pass_best(const struct pass *p, size_t position)
 {
-    return p->advances ? p->ids + 2 * p->max_tokens + position % 2 : p->ids;
+    return p->advances ? bests(p) + position % 2 : p->ids;
 }
 
 bool
@@ -386,7 +393,7 @@ pass_token(struct pass *p, bool best)
                                      .gain = gain(p, ROLE_FINAL_NORM, -1),
                                      .head = &pass_tensor(p, pass_head(p), -1)->w,
                                      .logits = &logits,
-                                     .best = best ? p->ids + 2 * p->max_tokens : NULL };
+                                     .best = best ? bests(p) : NULL };
     bool done = step && op_token(p->k, &all, &ends);
     p->advances = done && best;
     free(step);

@@ -361,8 +361,7 @@ static void
 make_layers(struct model *n)
 {
     static const enum dtype forms[] = { DT_BF16, DT_F16, DT_F32 };
-    const size_t rows =
-        size.ffn; // more than MANY, and than any id that make_head makes the best
+    const size_t rows = size.ffn; // more than MANY, and than any id of make_head
     float *gain = pair_random(size.hidden, 1, DT_F32, 1),
           *table = pair_random((size_t)POSITIONS * DIM, 1, DT_F32, 2),
           *x = pair_random(rows * size.hidden, 1, DT_BF16, 3);
