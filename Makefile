@@ -329,6 +329,7 @@ NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([
 CUDA_ARCHS ?= $(if $(filter 12,$(NVCC_RELEASE)),90a,90a 100a 120a 121a)
 NVCC_FLAGS = -std=c++17 -O3 -I. -lineinfo -fmad=false -Xcompiler -fPIC,-Wall \
 	-Xcudafe --diag_suppress=177 -D_GNU_SOURCE \
+	-DSM_90A=$(if $(filter 90a,$(CUDA_ARCHS)),1,0) \
 	$(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$a,code=sm_$a) \
 	-gencode=arch=compute_90,code=compute_90
 
@@ -660,9 +661,9 @@ EMULATE_OBJS = $(CUDA_SRCS:kernels/cuda/%.cu=$(EMULATE)/%.o) $(CUDA_CPP_SRCS:%.c
 	$(patsubst %.c,$(EMULATE)/%.o,$(CUDA_C_SRCS) $(filter-out %/driver.c %/nccl.c,$(EMULATE_SRCS)))
 EMULATE_MACHINE ?= -march=native
 EMULATE_FLAGS = $(EMULATE_MACHINE) -fPIC $(CFLAGS)
-EMULATE_CXX = $(CXX) -std=c++17 -Itests/emulate/include -I. -D_GNU_SOURCE \
+EMULATE_CXX = $(CXX) -std=c++17 -Itests/emulate/include -I. -D_GNU_SOURCE -DSM_90A=1 \
 	-ffp-contract=off -fno-strict-aliasing -Wall -Wno-unknown-pragmas \
-	-Wno-unused-function -Wno-unused-variable -Wno-maybe-uninitialized -Wno-enum-compare $(WERROR)
+	-Wno-unused-function -Wno-unused-variable -Wno-maybe-uninitialized -Wno-enum-compare -Wno-psabi $(WERROR)
 
 $(eval $(call remember,$(EMULATE)/flags,$(EMULATE_CXX) $(EMULATE_FLAGS) $(CC) $(ALL_CFLAGS)))
 

@@ -217,6 +217,21 @@ answers_ahead() { # ids of the vocabulary
     [ "$largest" -lt 20 ]
 }
 
+@test "answers: a driver that refuses a tensor map is named" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    sed 's/"head_dim": [0-9]*/"head_dim": 128/' "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
+    seq -s ' ' 20 >prompts
+    answer() { generate -q --device cuda --config config.json --ids --ignore-eos -n 2 m.ckpt <prompts; }
+    [ "$(answer | wc -w)" = 2 ]
+    NIBBLE_EMULATE_NO_MAPS=1 run -2 --separate-stderr answer
+    [[ $stderr == *'cuda:0: cuTensorMapEncodeTiled: error 1 for 20 rows of '* ]]
+    # Few tokens, and other chips, do without.
+    echo '1 2 3' | NIBBLE_EMULATE_NO_MAPS=1 generate -q --device cuda --config config.json --ids -n 2 m.ckpt >/dev/null
+    NIBBLE_EMULATE_SM=120 NIBBLE_EMULATE_NO_MAPS=1 answer >/dev/null
+}
+
 @test "a barrier that some threads do not come to is found" {
     # shellcheck disable=SC2016  # for perl
     broken 's/(peak = float_of_peak\(peak, T\(\)\);)/$1 if (threadIdx.x < 32) __syncthreads();/'

@@ -40,9 +40,19 @@ void attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
                     const struct view *v);
 void attention_allow(struct cuda *c, const void *kernel, size_t shared);
 
+/* Whether the chip has wgmma, and this build kernels with it (Makefile). */
+static inline bool
+is_hopper(int major)
+{
+    return SM_90A && major == 9;
+}
+
 /* 1 .. DECODED tokens with any past; bf16, dim 64 or 128. */
 void attention_decode(struct cuda *c, void *out, float *lse, const void *q,
                       const void *key, const void *value, const struct view *v);
+/* More tokens with any past, with wgmma: bf16, dim 128, if is_hopper. */
+void attention_hopper_forward(struct cuda *c, void *out, float *lse, const void *q,
+                              const void *key, const void *value, const struct view *v);
 /* bf16, dim 64 or 128; work: the row sums of dout * out. */
 void attention_bwd(struct cuda *c, const struct attention_grads *d, const void *dout,
                    const float *lse, const void *q, const void *key, const void *value,

@@ -21,14 +21,7 @@
  * order in which each waits only for blocks with an earlier ticket, which run: so none
  * waits forever.  As all blocks of a chunk begin with the last queries, they ask for the
  * same queries at about the same time, and rarely wait long. */
-#include "kernels/cuda/attention.h"
-
-/* For other chips the kernel is not launched. */
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
-#else
-#define HAS_WGMMA 0
-#endif
+#include "kernels/cuda/attention_hopper.h"
 
 enum {
     DIM = 128,
@@ -41,6 +34,8 @@ enum {
     MAX_CHUNKS = 4096,
     MAX_TOKENS = MAX_CHUNKS * 2 * KEYS, // a chunk has at least 2 blocks
 };
+
+static_assert(COPY_REGS + 2 * OTHER_REGS <= 3 * BEGIN_REGS, "they wait for ever");
 
 /* Layout of shared memory.  A matrix of 128 columns is two of 64, rows of 128 bytes with
  * the swizzle of wgmma: 16-byte chunk c of row r is at c ^ (r % 8). */
@@ -156,15 +151,6 @@ static __device__ __forceinline__ uint32_t
 barrier_at(uint32_t shared, int which)
 {
     return shared + AT_BARRIERS + which * 8;
-}
-
-/* One arrival of a warp. */
-static __device__ __forceinline__ void
-warp_arrive(uint32_t barrier, int lane)
-{
-    __syncwarp();
-    if (lane == 0)
-        mbarrier_arrive(barrier);
 }
 
 /* Copy 64 rows to a matrix with halves of HALF bytes by a warp; rows from `rows` on
@@ -309,30 +295,6 @@ add_queries(uint8_t *shared, const struct args &a, const struct view &v,
 
 /* ---- products -------------------------------------------------------------------- */
 
-/* Descriptor of a matrix with columns summed over: address, and the bytes from 8 rows to
- * the next 8. */
-static __device__ __forceinline__ uint64_t
-columns_summed(uint32_t at)
-{
-    return 1ULL << 62 | (uint64_t)(8 * 128 >> 4) << 32 | 1 << 16 | (at & 0x3ffff) >> 4;
-}
-
-/* With rows summed over; half matrices of queries, if it has more than 64 columns. */
-static __device__ __forceinline__ uint64_t
-rows_summed(uint32_t at)
-{
-    return 1ULL << 62 | (uint64_t)(8 * 128 >> 4) << 32 |
-           (uint64_t)(HALF_QUERIES >> 4) << 16 | (at & 0x3ffff) >> 4;
-}
-
-/* The descriptor of what is `offset` bytes on: one instruction.  To make each from its
- * address takes ten for a product, 23 % of the warps' time. */
-static __device__ __forceinline__ uint64_t
-descriptor(uint64_t start, uint32_t offset)
-{
-    return start + (offset >> 4);
-}
-
 /* s = A B', of a warpgroup's 64 keys or values and a tile of queries or dout. */
 static __device__ __forceinline__ void
 start_scores(float (&s)[32], uint64_t a, uint64_t b)
@@ -352,7 +314,7 @@ start_sums(float (&o)[64], const uint32_t (&a)[4][4], uint64_t b)
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; k++)
-        wgmma(o, a[k], descriptor(b, k * 16 * 128));
+        wgmma<true>(o, a[k], descriptor(b, k * 16 * 128), true);
     wgmma_commit();
 }
 
@@ -520,10 +482,10 @@ compute(uint8_t *shared, const struct args &a, const struct view &v,
     int row = group * 64 + warp * 16, key0 = j.block * KEYS + group * 64;
     uint64_t keys = columns_summed(base + AT_KEY + group * 64 * 128);
     uint64_t values = columns_summed(base + AT_VALUE + group * 64 * 128);
-    uint64_t key_rows = rows_summed(base + AT_KEY + group * HALF_KEYS);
-    uint64_t ds_rows = rows_summed(base + AT_DS);
+    uint64_t key_rows = rows_summed(base + AT_KEY + group * HALF_KEYS, HALF_QUERIES);
+    uint64_t ds_rows = rows_summed(base + AT_DS, HALF_QUERIES);
     uint64_t q0 = columns_summed(base + AT_Q), dout0 = columns_summed(base + AT_DOUT);
-    const uint64_t to_rows = rows_summed(0) - columns_summed(0);
+    const uint64_t to_rows = rows_summed(0, HALF_QUERIES) - columns_summed(0);
     uint32_t own_ds = AT_DS + (row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
     int turns = (j.end - j.begin) * v.group, tile = j.end - 1, head = 0;
     int full = group == 0 ? turns : turns - v.group;

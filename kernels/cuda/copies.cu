@@ -8,7 +8,6 @@
  * all ranks make in the same order, and are in the memory of the rank that waits for them. */
 #include "kernels/cuda/ops.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,9 +190,8 @@ cuda_copies_refused(void)
 static bool
 find_driver(struct copies *p)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *write = driver ? dlsym(driver, "cuStreamWriteValue32_v2") : NULL;
-    void *wait = driver ? dlsym(driver, "cuStreamWaitValue32_v2") : NULL;
+    void *write = cuda_driver_function("cuStreamWriteValue32_v2");
+    void *wait = cuda_driver_function("cuStreamWaitValue32_v2");
     memcpy(&p->write, &write, sizeof write);
     memcpy(&p->wait, &wait, sizeof wait);
     return write && wait;

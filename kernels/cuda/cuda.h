@@ -52,15 +52,17 @@ struct cuda {
     enum queue event_of[EVENTS];      // where each was recorded
     cudaStream_t beside; // of downloads that no queue waits for; NULL: none yet
     cublasLtHandle_t lt;
-    float *fp4_sums; // is.fp4_sums bytes, for fp4.cu; NULL: not allocated yet
-    float *one_zero; // 1 and 0, for alpha and beta
-    char *stages;    // pinned host memory: STAGES of STAGE_BYTES
+    float *fp4_sums;  // is.fp4_sums bytes, for fp4.cu; NULL: not allocated yet
+    float *one_zero;  // 1 and 0, for alpha and beta
+    unsigned *ticket; // of attention's tiles; 0 between launches
+    char *stages;     // pinned host memory: STAGES of STAGE_BYTES
     cudaEvent_t stage_free[STAGES];
     bool stage_out[STAGES]; // held by a host thread
     int stage_at;           // the last one used
     void *scratch;          // see cuda_scratch
     size_t scratch_bytes;
     void *cudnn;         // state of attention_cudnn
+    void *encode;        // of tensor_map; NULL: not looked for yet
     struct trace *trace; // NULL: no profiling
     struct plan *plans;
     size_t n_plans, cap_plans;
@@ -80,6 +82,9 @@ cuda_of(struct kernels *k)
 /* False, with the error set, on failure. what: the failed call. */
 bool cuda_check(struct cuda *c, cudaError_t e, const char *what);
 bool cuda_check_blas(struct cuda *c, cublasStatus_t s, const char *what);
+
+/* A function of the driver that the runtime has not; NULL: the driver has none of this name. */
+void *cuda_driver_function(const char *name);
 
 void *cuda_alloc(struct kernels *k, enum memory what, size_t bytes);
 /* Where the allocation begins that p points into. */

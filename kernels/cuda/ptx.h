@@ -13,6 +13,8 @@
 #ifndef NIBBLE_KERNELS_CUDA_PTX_H
 #define NIBBLE_KERNELS_CUDA_PTX_H
 
+#include "kernels/cuda/tensor_map.h"
+
 #include <cuda_runtime.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -131,8 +133,19 @@ bulk_load_once(void *to, const void *from, uint32_t bytes, uint32_t barrier)
                  : "memory");
 }
 
-/* Proxy fence: makes this thread's shared memory writes visible to later bulk
- * stores. */
+/* A box of 64 columns of a tensor map, its first column and row; rows and columns that the
+ * matrix does not have are 0.  It comes as rows of 128 bytes with the swizzle of wgmma. */
+static __device__ __forceinline__ void
+box_load(uint32_t to, const struct tensor_map *from, int column, int row,
+         uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(from), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
+}
+
+/* Proxy fence: makes this thread's shared memory writes visible to later bulk copies. */
 static __device__ __forceinline__ void
 bulk_fence(void)
 {
@@ -491,31 +504,32 @@ wgmma(float (&c)[32], uint64_t a, uint64_t b, bool add)
                  : "l"(a), "l"(b), "r"((int)add), "n"((int)A_TRANS), "n"((int)B_TRANS));
 }
 
-/* c (64, 128) += A B, A in registers, B transposed. */
+/* The 64 registers of a (64, 128). */
+#define C8(c, i)                                                                       \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]),        \
+        "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+#define C64(c)                                                                         \
+    C8(c, 0), C8(c, 8), C8(c, 16), C8(c, 24), C8(c, 32), C8(c, 40), C8(c, 48), C8(c, 56)
+
+/* c (64, 128) = A B, plus c if add; A in registers. */
+template <bool B_TRANS>
 static __device__ __forceinline__ void
-wgmma(float (&c)[64], const uint32_t (&a)[4], uint64_t b)
+wgmma(float (&c)[64], const uint32_t (&a)[4], uint64_t b, bool add)
 {
-    asm volatile(
-        "{ .reg .pred add; setp.ne.b32 add, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-        "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1; }"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-          "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-          "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
-          "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-          "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-          "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
-          "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-          "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
-          "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]),
-          "+f"(c[54]), "+f"(c[55]), "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
-          "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+                 "}, {%64,%65,%66,%67}, %68, add, 1, 1, %70; }"
+                 : C64(c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add),
+                   "n"((int)B_TRANS));
 }
+
+#undef C8
+#undef C64
 
 /* setmaxnreg, by all warps of a warpgroup: give registers back, or wait for more. */
 template <int N>

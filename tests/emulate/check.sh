@@ -72,6 +72,7 @@ part_others()
         echo "NIBBLE_EMULATE_SM=120 fp4"
         echo "NIBBLE_EMULATE_SM=120 step"
         echo "NIBBLE_EMULATE_SMS=5 step"
+        echo "NIBBLE_EMULATE_SMS=3 attention"
         for name in quant adamw fp4 fp8 step; do
             echo "NIBBLE_EMULATE_ORDER=back $name"
         done

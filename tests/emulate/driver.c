@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* driver: the libcuda.so.1 functions that kernels/cuda.c and kernels/cuda/copies.cu call, for
+/* driver: the libcuda.so.1 functions that kernels/cuda.c and cuda_driver_function ask for, for
  * the emulation, with one device, or NIBBLE_EMULATE_GPUS.  NIBBLE_EMULATE_NAME is their model's
  * name. */
 #include "tests/emulate/include/runtime.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,6 +20,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int device);
 int cuDeviceTotalMem_v2(size_t *bytes, int device);
 int cuDeviceGetName(char *name, int n, int device);
 int cuDeviceGetUuid_v2(char *uuid, int device);
+int cuTensorMapEncodeTiled(void *to, int type, uint32_t rank, void *data,
+                           const uint64_t *size, const uint64_t *stride,
+                           const uint32_t *box, const uint32_t *step, int interleave,
+                           int swizzle, int promotion, int fill);
 int cuStreamWriteValue32_v2(cudaStream_t s, unsigned long long at, uint32_t value,
                             unsigned flags);
 int cuStreamWaitValue32_v2(cudaStream_t s, unsigned long long at, uint32_t value,
@@ -85,6 +90,30 @@ cuDeviceTotalMem_v2(size_t *bytes, int device)
     (void)device;
     *bytes = (size_t)8 << 30; // as in runtime.c
     return 0;
+}
+
+/* ---- tensor maps ------------------------------------------------------------------- */
+
+/* Matrices of bf16 with boxes of 128 bytes a row, and what the driver refuses; all if
+ * NIBBLE_EMULATE_NO_MAPS is set. */
+int
+cuTensorMapEncodeTiled(void *to, int type, uint32_t rank, void *data,
+                       const uint64_t *size, const uint64_t *stride,
+                       const uint32_t *box, const uint32_t *step, int interleave,
+                       int swizzle, int promotion, int fill)
+{
+    enum { BFLOAT16 = 9, SWIZZLE_128 = 3, L2_256 = 3, MAX_BOX = 256 };
+    bool is = type == BFLOAT16 && rank == 2 && swizzle == SWIZZLE_128 && !interleave &&
+              !fill && promotion <= L2_256 && step[0] == 1 && step[1] == 1 &&
+              (uintptr_t)to % 64 == 0 && (uintptr_t)data % 16 == 0 &&
+              *stride % 16 == 0 && *stride < 1ULL << 40 && size[0] > 0 &&
+              size[0] <= 1ULL << 32 && size[1] > 0 && size[1] <= 1ULL << 32 &&
+              box[0] == 64 && box[1] > 0 && box[1] <= MAX_BOX &&
+              !getenv("NIBBLE_EMULATE_NO_MAPS");
+    const struct emulate_map m = { data,   size[1], size[0],    *stride,
+                                   box[1], box[0],  EMULATE_MAP };
+    memcpy(to, &m, sizeof m);
+    return is ? 0 : 1; // CUDA_ERROR_INVALID_VALUE
 }
 
 /* ---- flags in streams -------------------------------------------------------------- */

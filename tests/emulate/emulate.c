@@ -86,6 +86,8 @@ struct bulk {
     char *to;
     const char *from;
     unsigned bytes;
+    struct emulate_map map; // of a box; else bytes in a row
+    int column, row;
     const struct mbarrier *ends; // of a load
     const struct fiber *of;      // of a store
     bool committed, add;         // add: f32 to what is there
@@ -604,6 +606,24 @@ emulate_mbarrier_expect(uint32_t barrier, unsigned bytes)
     x->expected += bytes;
 }
 
+/* A box, with the swizzle of 128 bytes; what the matrix does not have is 0. */
+static void
+copy_box(const struct bulk *b)
+{
+    const struct emulate_map *m = &b->map;
+    for (int r = 0; r < (int)m->box_rows; r++)
+        for (int c = 0; c < (int)m->box_columns; c++) {
+            int64_t row = b->row + r, column = b->column + c;
+            bool is = row >= 0 && row < (int64_t)m->rows && column >= 0 &&
+                      column < (int64_t)m->columns;
+            char *to = b->to + r * 128 + ((c / 8 ^ r % 8) << 4) + c % 8 * 2;
+            if (is)
+                memcpy(to, b->from + row * (int64_t)m->stride + column * 2, 2);
+            else
+                memset(to, 0, 2);
+        }
+}
+
 /* Bytes of the pending loads of an mbarrier, or of a thread's committed stores; really:
  * do them, too. */
 static unsigned
@@ -619,6 +639,8 @@ bulk_copy(struct block *p, const struct mbarrier *ends, const struct fiber *of,
         if (is && really && b.add)
             for (unsigned k = 0; k < b.bytes / sizeof(float); k++)
                 ((float *)(void *)b.to)[k] += ((const float *)(const void *)b.from)[k];
+        else if (is && really && b.map.is)
+            copy_box(&b);
         else if (is && really)
             memcpy(b.to, b.from, b.bytes);
         else
@@ -678,7 +700,30 @@ emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier)
 {
     struct mbarrier *x = mbarrier_at(barrier);
     check_shared(to, bytes);
-    bulk_start((struct bulk){ to, from, bytes, x, NULL, false, false });
+    bulk_start((struct bulk){ .to = to, .from = from, .bytes = bytes, .ends = x });
+    wake(x);
+}
+
+void
+emulate_box_load(uint32_t to, const void *map, int column, int row, uint32_t barrier)
+{
+    struct mbarrier *x = mbarrier_at(barrier);
+    const struct emulate_map *m = map;
+    unsigned bytes = m->box_rows * m->box_columns * 2;
+    char *p = shared_at(to, 16);
+    if (m->is != EMULATE_MAP)
+        emulate_fail("a box of what is no tensor map");
+    if (to % 1024)
+        emulate_fail("a box at %u: with this swizzle it begins at a multiple of 1024",
+                     to);
+    check_shared(p, bytes);
+    bulk_start((struct bulk){ .to = p,
+                              .from = m->data,
+                              .bytes = bytes,
+                              .map = *m,
+                              .column = column,
+                              .row = row,
+                              .ends = x });
     wake(x);
 }
 
@@ -699,7 +744,7 @@ emulate_bulk_store(void *to, const void *from, unsigned bytes)
             emulate_fail("what thread %u wrote may not be read by copies yet", i);
     }
     check_shared(from, bytes);
-    bulk_start((struct bulk){ to, from, bytes, NULL, self(), false, false });
+    bulk_start((struct bulk){ .to = to, .from = from, .bytes = bytes, .of = self() });
 }
 
 /* Who wrote the source is the kernel's affair: a barrier of some threads orders it. */
@@ -707,7 +752,8 @@ void
 emulate_bulk_add(void *to, const void *from, unsigned bytes, bool add)
 {
     check_shared(from, bytes);
-    bulk_start((struct bulk){ to, from, bytes, NULL, self(), false, add });
+    bulk_start((struct bulk){
+        .to = to, .from = from, .bytes = bytes, .of = self(), .add = add });
 }
 
 void

@@ -121,6 +121,8 @@ void emulate_mbarrier_arrive(uint32_t barrier);
 void emulate_mbarrier_expect(uint32_t barrier, unsigned bytes);
 void emulate_mbarrier_wait(uint32_t barrier, unsigned phase);
 void emulate_bulk_load(void *to, const void *from, unsigned bytes, uint32_t barrier);
+void emulate_box_load(uint32_t to, const void *map, int column, int row,
+                      uint32_t barrier);
 void emulate_bulk_store(void *to, const void *from, unsigned bytes);
 void emulate_bulk_add(void *to, const void *from, unsigned bytes, bool add);
 void emulate_bulk_fence(void);

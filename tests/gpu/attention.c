@@ -445,8 +445,8 @@ check_all(enum dtype act)
 {
     static const size_t tokens[] = { 1, 17, 64, 127, 128, 129, 300, 1000 };
     static const size_t heads[][3] = {
-        { 32, 8, 128 }, { 16, 8, 128 }, { 4, 2, 16 }, { 3, 1, 64 },
-        { 8, 8, 128 },  { 16, 1, 64 },  { 3, 1, 33 }, { 2, 1, 256 },
+        { 32, 8, 128 }, { 16, 8, 128 }, { 4, 2, 16 },  { 3, 1, 64 },  { 8, 8, 128 },
+        { 16, 1, 64 },  { 3, 1, 33 },   { 2, 1, 256 }, { 8, 1, 128 },
     };
     static const size_t pieces[] = { 1, 7, 16, 100 };
     pair_open(act);
@@ -611,6 +611,7 @@ time_all(void)
     for (int even = 0; even < 2; even++) {
         time_training(8, 2048, even);
         time_training(2, 2048, even);
+        time_training(1, 4096, even);
         time_training(1, 8192, even);
         time_training(16, 512, even);
     }

@@ -110,7 +110,9 @@ template <typename F>
 static void
 emulate_begin_launch(void *with)
 {
-    emulate_start<F> *s = (emulate_start<F> *)with;
+    alignas(emulate_start<F>) char bytes[sizeof(emulate_start<F>)];
+    emulate_start<F> *s = (emulate_start<F> *)(void *)bytes;
+    memcpy(bytes, with, sizeof bytes);
     s->launch.with = &s->f;
     emulate_settle();
     emulate_error((cudaError_t)emulate_run(&s->launch));
@@ -122,9 +124,7 @@ static void
 emulate_put_launch(const void *kernel, dim3 blocks, dim3 threads, size_t shared,
                    unsigned cluster, cudaStream_t stream, F f)
 {
-    static_assert(std::is_trivially_copyable<F>::value &&
-                      alignof(emulate_start<F>) <= alignof(std::max_align_t),
-                  "copied as bytes");
+    static_assert(std::is_trivially_copyable<F>::value, "copied as bytes");
     emulate_start<F> s = { { kernel,
                              { blocks.x, blocks.y, blocks.z },
                              { threads.x, threads.y, threads.z },

@@ -106,6 +106,14 @@ cudaError_t emulate_attribute(const void *kernel, enum cudaFuncAttribute which,
 
 /* Give a stream something to do: run(a copy of those bytes), when their turn comes, see runtime.c.
  * A stream begins with the address of this function. */
+/* A tensor map, see kernels/cuda/tensor_map.h; strides in bytes. */
+enum { EMULATE_MAP = 0x70616d };
+struct emulate_map {
+    const char *data;
+    unsigned long long rows, columns, stride;
+    unsigned box_rows, box_columns, is; // is: EMULATE_MAP
+};
+
 typedef void emulate_work_fn(void *with);
 typedef void emulate_put_fn(cudaStream_t stream, emulate_work_fn *run, void *with,
                             size_t bytes);

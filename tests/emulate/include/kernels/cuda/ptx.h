@@ -4,6 +4,8 @@
 #ifndef NIBBLE_KERNELS_CUDA_PTX_H
 #define NIBBLE_KERNELS_CUDA_PTX_H
 
+#include "kernels/cuda/tensor_map.h"
+
 #include <cuda_runtime.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -87,6 +89,13 @@ static inline void
 bulk_load_once(void *to, const void *from, uint32_t bytes, uint32_t barrier)
 {
     emulate_bulk_load(to, from, bytes, barrier);
+}
+
+static inline void
+box_load(uint32_t to, const struct tensor_map *from, int column, int row,
+         uint32_t barrier)
+{
+    emulate_box_load(to, from, column, row, barrier);
 }
 
 static inline void
@@ -285,10 +294,11 @@ wgmma(float (&c)[32], uint64_t a, uint64_t b, bool add)
     emulate_wgmma(c, NULL, &of);
 }
 
+template <bool B_TRANS>
 static inline void
-wgmma(float (&c)[64], const uint32_t (&a)[4], uint64_t b)
+wgmma(float (&c)[64], const uint32_t (&a)[4], uint64_t b, bool add)
 {
-    const struct emulate_wgmma of = { 0, b, 128, false, true, true };
+    const struct emulate_wgmma of = { 0, b, 128, false, B_TRANS, add };
     emulate_wgmma(c, a, &of);
 }
 

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor_map: a matrix in global memory as bulk copies of boxes are told of it (box_load in
+ * ptx.h, sm_90 and later).  Its form is the driver's. */
+#ifndef NIBBLE_KERNELS_CUDA_TENSOR_MAP_H
+#define NIBBLE_KERNELS_CUDA_TENSOR_MAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cuda;
+
+struct alignas(128) tensor_map {
+    uint64_t words[16];
+};
+
+enum { BOX_COLUMNS = 64, BOX_ROWS = 256 }; // of a box; at most
+
+/* Of `rows` rows of bf16, one behind the other, and boxes of box_rows rows.  False, with the
+ * error set, if the driver takes no such matrix. */
+bool tensor_map_of(struct cuda *c, struct tensor_map *m, const void *data, size_t rows,
+                   size_t columns, unsigned box_rows);
+
+#endif
