@@ -76,7 +76,8 @@ lint_cppcheck()
         --cppcheck-build-dir=$out/cppcheck -I. -D_GNU_SOURCE -DISA=scalar
 }
 
-# Only the errors are shown; "clang-tidy FILE -- FLAGS" tells how it came to them.
+# Only the errors are shown, or how it ended without any; "clang-tidy FILE -- FLAGS" tells how it
+# came to them.
 # failio.c stands in for functions of the C library, whose names and checks it shares;
 # llama_peer.c needs headers of llama.cpp, comm_mpi.c those of MPI.
 lint_tidy()
@@ -91,7 +92,9 @@ lint_tidy()
         file=${@: -1}
         set -- "${@:1:$#-1}"
         text=$(clang-tidy --quiet "$file" -- "$@" 2>&1) || {
-            printf "%s\n" "$text" | grep "error:" | LC_ALL=C sort -u
+            rc=$?
+            printf "%s\n" "$text" | grep "error:" | LC_ALL=C sort -u | grep . ||
+                printf "%s: clang-tidy: status %s\n%s\n" "$file" $rc "$(tail -n 5 <<<"$text")"
             exit 1
         }' tidy "${cppflags[@]}"
 }
