@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: selects the kernels, and the forward pass of many tokens: bf16 on tensor
- * cores, scores never in memory (FlashAttention).
+/* attention: selects the kernels, and the forward pass of many tokens with mma.sync: bf16,
+ * for heads of 64 and for chips that have no kernel of their own; scores are never in memory
+ * (FlashAttention).
  *
  * A block has 128 rows: some tokens of query heads that share a kv head, so that its
  * warps need about the same keys.  A warp has 32 rows; it loops over tiles of 64 keys,

@@ -40,7 +40,7 @@ void attention_plan(struct cuda *c, int *order, int *end, int tiles, int each,
                     const struct view *v);
 void attention_allow(struct cuda *c, const void *kernel, size_t shared);
 
-/* Whether the chip has wgmma, and this build kernels with it (Makefile). */
+/* Whether the chip has wgmma, and this build has kernels for it (Makefile). */
 static inline bool
 is_hopper(int major)
 {

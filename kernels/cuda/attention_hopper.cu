@@ -35,10 +35,9 @@ enum {
     MAX_TOKENS = MAX_CHUNKS * 2 * KEYS, // a chunk has at least 2 blocks
 };
 
-static_assert(COPY_REGS + 2 * OTHER_REGS <= 3 * BEGIN_REGS, "they wait for ever");
+static_assert(COPY_REGS + 2 * OTHER_REGS <= 3 * BEGIN_REGS, "registers of the block");
 
-/* Layout of shared memory.  A matrix of 128 columns is two of 64, rows of 128 bytes with
- * the swizzle of wgmma: 16-byte chunk c of row r is at c ^ (r % 8). */
+/* Layout of shared memory. */
 enum {
     HALF_KEYS = KEYS * 128, // bytes of a half matrix
     HALF_QUERIES = QUERIES * 128,

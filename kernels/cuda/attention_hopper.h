@@ -15,8 +15,8 @@
 #define HAS_WGMMA 0
 #endif
 
-/* Registers of each of 384 threads as a block begins.  Who waits for more than the others have
- * released waits for ever. */
+/* Registers of each of 384 threads as a block begins: 65,536 / 384, as a multiple of 8.  A
+ * warpgroup that asks for more than the others have released waits for ever. */
 enum { BEGIN_REGS = 168 };
 
 /* One arrival of a warp. */

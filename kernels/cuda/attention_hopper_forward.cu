@@ -23,7 +23,7 @@ enum {
     OTHER_REGS = 232 // of one that computes
 };
 
-static_assert(COPY_REGS + 2 * OTHER_REGS <= 3 * BEGIN_REGS, "they wait for ever");
+static_assert(COPY_REGS + 2 * OTHER_REGS <= 3 * BEGIN_REGS, "registers of the block");
 
 /* Layout of shared memory. */
 enum {
@@ -39,7 +39,7 @@ enum {
 enum {
     TICKET_FULL, // the number of a tile is in shared memory
     ROWS_FULL = TICKET_FULL + DEPTH,
-    ROWS_EMPTY = ROWS_FULL + DEPTH, // and its ticket
+    ROWS_EMPTY = ROWS_FULL + DEPTH, // frees the place of the number, too
     KEYS_FULL = ROWS_EMPTY + DEPTH,
     KEYS_EMPTY = KEYS_FULL + DEPTH,
     VALUES_FULL = KEYS_EMPTY + DEPTH,
@@ -133,7 +133,8 @@ copy(uint32_t shared, int at, int full, int n, const struct tensor_map *from,
 }
 
 /* One thread copies, and draws the number of the next tile before it needs it.  Keys behind
- * those that a tile sees are copied, too, and values are multiplied by 0. */
+ * those that a tile sees are copied, too, and their values are multiplied by 0: so they must be
+ * finite. */
 static __device__ __forceinline__ void
 copy_all(uint8_t *shared, const struct args &a, const struct view &v)
 {
@@ -214,8 +215,8 @@ mask_scores(float (&s)[64], const struct lane_rows &x, int key)
         }
 }
 
-/* Scores to weights.  The maximum stays while no score exceeds it by more than 8; true: it
- * did not in some row of the warp, and o is to be multiplied by `factor`. */
+/* Scores to weights.  The maximum stays while no score exceeds it by more than 8; true: that of
+ * some row of the warp was raised, and o is to be multiplied by `factor`. */
 static __device__ __forceinline__ bool
 to_weights(float (&s)[64], struct lane_rows &x, float scale2)
 {
@@ -315,7 +316,7 @@ begin_rows(struct lane_rows &x, int &from, int &end, const struct view &v,
 }
 
 /* A warpgroup that computes.  All products end before the next turn of the loop, else the
- * compiler makes each wait. */
+ * compiler waits after each wgmma. */
 static __device__ __forceinline__ void
 compute(uint8_t *shared, const struct args &a, const struct view &v, int group,
         int thread)

@@ -89,7 +89,7 @@ mbarrier_arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Arrive, and expect `bytes` more bytes from bulk_load. */
+/* Arrive, and expect `bytes` more bytes from bulk_load or box_load. */
 static __device__ __forceinline__ void
 mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
 {
@@ -231,7 +231,7 @@ mma(float sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b
 /* wgmma: a warpgroup, four warps whose first has a number that is a multiple of 4,
  * multiplies asynchronously.  C is (64, N): warp w has rows 16 w .. 16 w + 15 as of mma,
  * in N / 8 tiles of 4 elements each.  Operands in shared memory are told by descriptors
- * (attention_hopper.cu), A in registers has the layout of mma.
+ * (attention_hopper.h), A in registers has the layout of mma.
  *
  * wgmma_fence: before the first wgmma that reads registers written since; wgmma_commit:
  * those so far are a group; wgmma_wait: all but the last N groups are done. */

@@ -19,21 +19,20 @@ tensor_map_of(struct cuda *c, struct tensor_map *m, const void *data, size_t row
     encode_fn *encode;
     if (!c->encode)
         c->encode = cuda_driver_function("cuTensorMapEncodeTiled");
-    memcpy(&encode, &c->encode, sizeof encode);
-    int failed = encode ? encode(m, BFLOAT16, 2, (void *)(uintptr_t)data, size, &stride,
-                                 box, step, NOT_INTERLEAVED, SWIZZLE_128, L2_256, ZEROS)
-                        : 0;
-    if (encode && !failed)
-        return true;
-    if (c->k.err->kind == ERR_NONE && encode)
-        err_set(c->k.err, ERR_IO,
-                "cuda:%d: cuTensorMapEncodeTiled: error %d for %zu rows of %zu",
-                c->device, failed, rows, columns);
-    else if (c->k.err->kind == ERR_NONE)
+    if (!c->encode) {
         err_set(
             c->k.err, ERR_USAGE,
             "cuda:%d: the driver has no cuTensorMapEncodeTiled: a driver for CUDA 12 "
             "or later is needed",
             c->device);
-    return false;
+        return false;
+    }
+    memcpy(&encode, &c->encode, sizeof encode);
+    int e = encode(m, BFLOAT16, 2, (void *)(uintptr_t)data, size, &stride, box, step,
+                   NOT_INTERLEAVED, SWIZZLE_128, L2_256, ZEROS);
+    if (e)
+        err_set(c->k.err, ERR_IO,
+                "cuda:%d: cuTensorMapEncodeTiled: error %d for %zu rows of %zu",
+                c->device, e, rows, columns);
+    return e == 0;
 }

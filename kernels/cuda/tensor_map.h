@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor_map: a matrix in global memory as bulk copies of boxes are told of it (box_load in
- * ptx.h, sm_90 and later).  Its form is the driver's. */
+/* tensor_map: describes a matrix in global memory to box_load (ptx.h; sm_90 and later).  Its
+ * form is the driver's. */
 #ifndef NIBBLE_KERNELS_CUDA_TENSOR_MAP_H
 #define NIBBLE_KERNELS_CUDA_TENSOR_MAP_H
 
@@ -14,10 +14,10 @@ struct alignas(128) tensor_map {
     uint64_t words[16];
 };
 
-enum { BOX_COLUMNS = 64, BOX_ROWS = 256 }; // of a box; at most
+enum { BOX_COLUMNS = 64 };
 
-/* Of `rows` rows of bf16, one behind the other, and boxes of box_rows rows.  False, with the
- * error set, if the driver takes no such matrix. */
+/* Of `rows` rows of bf16, one behind the other, and boxes of box_rows rows, at most 256.  data
+ * and a row's size are multiples of 16 bytes.  False, with the error set, if the driver refuses. */
 bool tensor_map_of(struct cuda *c, struct tensor_map *m, const void *data, size_t rows,
                    size_t columns, unsigned box_rows);
 

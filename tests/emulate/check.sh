@@ -27,11 +27,13 @@ passed=0 failed=0
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-# run SETTING TEST: of tests/gpu; what it says goes to a log, its status to another file.
+# run SETTINGS TEST: of tests/gpu; settings have commas between them.  What it says goes to a log,
+# its status to another file.
 run()
 {
-    local rc=0
-    env "$1" "$NIBBLE_BUILD/gpu/$2" --tiny >"$dir/$1 $2" 2>&1 || rc=$?
+    local rc=0 settings
+    IFS=, read -ra settings <<<"$1"
+    env "${settings[@]}" "$NIBBLE_BUILD/gpu/$2" --tiny >"$dir/$1 $2" 2>&1 || rc=$?
     echo $rc >"$dir/$1 $2.rc"
 }
 export -f run
@@ -72,7 +74,10 @@ part_others()
         echo "NIBBLE_EMULATE_SM=120 fp4"
         echo "NIBBLE_EMULATE_SM=120 step"
         echo "NIBBLE_EMULATE_SMS=5 step"
-        echo "NIBBLE_EMULATE_SMS=3 attention"
+        echo "NIBBLE_EMULATE_SMS=3,NIBBLE_EMULATE_BLOCKS=together attention"
+        echo "NIBBLE_EMULATE_SMS=3,NIBBLE_EMULATE_BLOCKS=together,NIBBLE_EMULATE_ORDER=back attention"
+        echo "NIBBLE_EMULATE_COPIES=early attention"
+        echo "NIBBLE_EMULATE_COPIES=early step"
         for name in quant adamw fp4 fp8 step; do
             echo "NIBBLE_EMULATE_ORDER=back $name"
         done

@@ -91,6 +91,7 @@ struct bulk {
     const struct mbarrier *ends; // of a load
     const struct fiber *of;      // of a store
     bool committed, add;         // add: f32 to what is there
+    bool done;                   // it has been copied, and is not known to be
 };
 
 struct block { // a block of the cluster
@@ -116,6 +117,8 @@ static struct {
     uint64_t number;
     const char *name;
     bool reverse;                     // reverse the order of threads and blocks
+    bool early;                       // loads of mbarriers come at once
+    bool together;                    // so do blocks, if they are few
     uint64_t ready[MAX_WARPS / WORD]; // a bit for each warp
     unsigned blocks, warps, alive;
     unsigned arrived, phase; // of the cluster's barrier
@@ -307,6 +310,18 @@ wait_at(const char *what)
     unready(f->warp, 1U << f->lane);
     switch_to(f, next_of(f->warp), false);
     f->waits = NULL;
+}
+
+/* Let the first that can run go on before this one. */
+static void
+let_others(void)
+{
+    struct fiber *f = self();
+    unready(f->warp, 1U << f->lane);
+    struct fiber *other = next_of(NULL);
+    make_ready(f->warp, 1U << f->lane);
+    if (other)
+        switch_to(f, other, false);
 }
 
 /* ---- barriers -------------------------------------------------------------------- */
@@ -594,8 +609,11 @@ emulate_mbarrier_arrive(uint32_t barrier)
 {
     struct mbarrier *x = mbarrier_at(barrier);
     arrive(x);
-    if (x->arrived == x->threads && !x->expected)
+    if (x->arrived == x->threads && !x->expected) {
         end_phase(x);
+        if (now.early) // what it ends may let others copy
+            let_others();
+    }
 }
 
 void
@@ -624,6 +642,18 @@ copy_box(const struct bulk *b)
         }
 }
 
+static void
+bulk_do(const struct bulk *b)
+{
+    if (b->add)
+        for (unsigned k = 0; k < b->bytes / sizeof(float); k++)
+            ((float *)(void *)b->to)[k] += ((const float *)(const void *)b->from)[k];
+    else if (b->map.is)
+        copy_box(b);
+    else
+        memcpy(b->to, b->from, b->bytes);
+}
+
 /* Bytes of the pending loads of an mbarrier, or of a thread's committed stores; really:
  * do them, too. */
 static unsigned
@@ -636,15 +666,11 @@ bulk_copy(struct block *p, const struct mbarrier *ends, const struct fiber *of,
         bool is = ends ? b.ends == ends : b.of == of && b.committed;
         if (is)
             bytes += b.bytes;
-        if (is && really && b.add)
-            for (unsigned k = 0; k < b.bytes / sizeof(float); k++)
-                ((float *)(void *)b.to)[k] += ((const float *)(const void *)b.from)[k];
-        else if (is && really && b.map.is)
-            copy_box(&b);
-        else if (is && really)
-            memcpy(b.to, b.from, b.bytes);
-        else
-            p->bulk[kept++] = b;
+        if (is && really && !b.done)
+            bulk_do(&b);
+        if (is && really)
+            continue;
+        p->bulk[kept++] = b;
     }
     p->n_bulk = kept;
     return bytes;
@@ -679,6 +705,9 @@ bulk_start(struct bulk b)
                      b.bytes, (const void *)b.from, (void *)b.to);
     if (p->n_bulk == BULKS)
         emulate_fail("more than %d copies on their way", BULKS);
+    b.done = now.early && b.ends;
+    if (b.done)
+        bulk_do(&b);
     p->bulk[p->n_bulk++] = b;
 }
 
@@ -1153,7 +1182,11 @@ static bool
 set_up(void)
 {
     const char *order = getenv("NIBBLE_EMULATE_ORDER");
+    const char *copies = getenv("NIBBLE_EMULATE_COPIES"),
+               *blocks = getenv("NIBBLE_EMULATE_BLOCKS");
     now.reverse = order && strcmp(order, "back") == 0;
+    now.early = copies && strcmp(copies, "early") == 0;
+    now.together = blocks && strcmp(blocks, "together") == 0;
     fibers = calloc(MAX_WARPS * LANES, sizeof *fibers);
     for (unsigned i = 0; i < MAX_CLUSTER && fibers; i++) {
         now.block[i].shared = aligned_alloc(1024, EMULATE_SHARED);
@@ -1211,6 +1244,16 @@ refuse(const struct emulate_launch *l)
     return cudaSuccess;
 }
 
+/* How many blocks run at a time. */
+static unsigned
+blocks_at_once(const struct emulate_launch *l)
+{
+    unsigned warps = (l->threads.x * l->threads.y * l->threads.z + LANES - 1) / LANES;
+    bool all = now.together && l->cluster == 1 && l->blocks.y * l->blocks.z == 1 &&
+               l->blocks.x <= MAX_CLUSTER && l->blocks.x * warps <= MAX_WARPS;
+    return all ? l->blocks.x : l->cluster;
+}
+
 int
 emulate_run(const struct emulate_launch *l)
 {
@@ -1224,14 +1267,14 @@ emulate_run(const struct emulate_launch *l)
     now.launch = l;
     now.number++;
     now.name = NULL;
-    now.blocks = l->cluster;
+    now.blocks = blocks_at_once(l);
     now.used = DYNAMIC + l->shared;
     now.n_variables = 0;
     now.main_stack = NULL;
     emulate_blocks = l->blocks;
     emulate_threads = l->threads;
-    for (uint64_t i = 0; i < n; i += l->cluster) {
-        uint64_t at = now.reverse ? n - l->cluster - i : i;
+    for (uint64_t i = 0; i < n; i += now.blocks) {
+        uint64_t at = now.reverse ? n - now.blocks - i : i;
         run_cluster((struct emulate_xyz){ (unsigned)(at % l->blocks.x),
                                           (unsigned)(at / l->blocks.x % l->blocks.y),
                                           (unsigned)(at / l->blocks.x / l->blocks.y) });

@@ -104,8 +104,6 @@ cudaError_t emulate_malloc_host(void **p, size_t bytes);
 cudaError_t emulate_attribute(const void *kernel, enum cudaFuncAttribute which,
                               int value);
 
-/* Give a stream something to do: run(a copy of those bytes), when their turn comes, see runtime.c.
- * A stream begins with the address of this function. */
 /* A tensor map, see kernels/cuda/tensor_map.h; strides in bytes. */
 enum { EMULATE_MAP = 0x70616d };
 struct emulate_map {
@@ -114,6 +112,8 @@ struct emulate_map {
     unsigned box_rows, box_columns, is; // is: EMULATE_MAP
 };
 
+/* Give a stream something to do: run(a copy of those bytes), when their turn comes, see runtime.c.
+ * A stream begins with the address of this function. */
 typedef void emulate_work_fn(void *with);
 typedef void emulate_put_fn(cudaStream_t stream, emulate_work_fn *run, void *with,
                             size_t bytes);
