@@ -730,6 +730,7 @@ goes_on() {
         -n 1 bash -c 'trainstep -q -d "$0" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt &
             until [ -s rows ]; do sleep 0.1; done; kill -STOP $!; wait' \
         "$IN/ids.tok" : -n 1 trainstep -q -d "$IN/ids.tok" --accum 4 -n 99999999 --rank-timeout 6 m.ckpt
-    [ "$stderr" = "trainstep: rank 2 hangs: nothing has come from it for 6 s (--rank-timeout)" ] ||
+    # libevent, in mpirun, may warn of what it closes.
+    [ "$(grep -v '^\[warn\] Epoll' <<<"$stderr")" = "trainstep: rank 2 hangs: nothing has come from it for 6 s (--rank-timeout)" ] ||
         { echo "$stderr" && false; }
 }
