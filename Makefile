@@ -322,7 +322,7 @@ ALL_CFLAGS = -std=c11 $(WARN) -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
 	-ffp-contract=off $(CFLAGS)
 
 # One kind of machine code a chip that is named, and PTX for those to come.  sm_90a is
-# Hopper (H100, H200), 100a B200, 120a RTX 50, 121a DGX Spark.
+# Hopper (H100, H200), 100a B200, 120a RTX 50, 121a DGX Spark.  SM_90A: whether it is among them.
 CUDA_HOME ?= /usr/local/cuda
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
 NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p'))

@@ -306,17 +306,6 @@ start_scores(float (&s)[32], uint64_t a, uint64_t b)
     wgmma_commit();
 }
 
-/* o += A B, A (64, 64) in registers, B a tile of queries or dout. */
-static __device__ __forceinline__ void
-start_sums(float (&o)[64], const uint32_t (&a)[4][4], uint64_t b)
-{
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < QUERIES / 16; k++)
-        wgmma<true>(o, a[k], descriptor(b, k * 16 * 128), true);
-    wgmma_commit();
-}
-
 /* dq = dS K, 64 columns. */
 static __device__ __forceinline__ void
 start_queries(float (&dq)[32], uint64_t ds, uint64_t keys)
@@ -610,7 +599,7 @@ static __global__ void __launch_bounds__(THREADS, 1) bwd(struct args a, struct v
         compute(shared, a, v, j, warp / 4 - 1, threadIdx.x % 128);
     }
 #else
-    __trap(); // a Hopper chip, but a build without sm_90a
+    __trap(); // not launched, see is_hopper
 #endif
 }
 

@@ -52,4 +52,16 @@ descriptor(uint64_t start, uint32_t offset)
     return start + (offset >> 4);
 }
 
+/* Start o += A B: A (64, 16 N) in registers, B with its rows summed over. */
+template <int N>
+static __device__ __forceinline__ void
+start_sums(float (&o)[64], const uint32_t (&a)[N][4], uint64_t b)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        wgmma<true>(o, a[k], descriptor(b, k * 16 * 128), true);
+    wgmma_commit();
+}
+
 #endif

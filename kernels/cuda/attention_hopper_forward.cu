@@ -132,9 +132,8 @@ copy(uint32_t shared, int at, int full, int n, const struct tensor_map *from,
     }
 }
 
-/* One thread copies, and draws the number of the next tile before it needs it.  Keys behind
- * those that a tile sees are copied, too, and their values are multiplied by 0: so they must be
- * finite. */
+/* One thread copies, and draws the number of the next tile before it needs it.  A tile of keys
+ * is copied whole: values of keys that no row sees are multiplied by 0, and must be finite. */
 static __device__ __forceinline__ void
 copy_all(uint8_t *shared, const struct args &a, const struct view &v)
 {
@@ -180,17 +179,6 @@ start_scores(float (&s)[64], const uint32_t (&q)[8][4], uint64_t keys)
 #pragma unroll
     for (int k = 0; k < DIM / 16; k++)
         wgmma<false>(s, q[k], descriptor(keys, k / 4 * HALF + k % 4 * 32), k > 0);
-    wgmma_commit();
-}
-
-/* o += P V */
-static __device__ __forceinline__ void
-start_sums(float (&o)[64], const uint32_t (&p)[8][4], uint64_t values)
-{
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++)
-        wgmma<true>(o, p[k], descriptor(values, k * 16 * 128), true);
     wgmma_commit();
 }
 
@@ -295,8 +283,8 @@ store(uint8_t *rows, const float (&o)[64], const struct lane_rows &x,
     }
 }
 
-/* The keys that the lane's rows see; of a row past the last token, those that it sees.
- * All rows of the warp see from .. end - 1. */
+/* The range of keys that each of the lane's two rows sees; a row past the last token has that
+ * token's.  All rows of the warp see the keys from .. end - 1. */
 static __device__ __forceinline__ void
 begin_rows(struct lane_rows &x, int &from, int &end, const struct view &v,
            const struct tile &t, int row, int lane)
@@ -421,6 +409,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_acquire<OTHER_REGS>();
         compute(shared, a, v, warp / 4 - 1, threadIdx.x % 128);
     }
+#else
+    __trap(); // not launched, see is_hopper
 #endif
 }
 

@@ -16,8 +16,9 @@ struct alignas(128) tensor_map {
 
 enum { BOX_COLUMNS = 64 };
 
-/* Of `rows` rows of bf16, one behind the other, and boxes of box_rows rows, at most 256.  data
- * and a row's size are multiples of 16 bytes.  False, with the error set, if the driver refuses. */
+/* Describe a contiguous (rows, columns) of bf16, to be read in boxes of box_rows rows, at most
+ * 256.  Its address and the bytes of a row are multiples of 16.  False, with the error set, if
+ * the driver refuses. */
 bool tensor_map_of(struct cuda *c, struct tensor_map *m, const void *data, size_t rows,
                    size_t columns, unsigned box_rows);
 

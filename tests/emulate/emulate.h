@@ -10,9 +10,9 @@
  * written, so a data race shows as another result when NIBBLE_EMULATE_ORDER=back
  * reverses the order of threads and blocks.  Likewise a wait that is missing between two
  * streams, with NIBBLE_EMULATE_QUEUES=late or early, see runtime.c.  Asynchronous copies
- * complete when a kernel waits for them, not earlier; with NIBBLE_EMULATE_COPIES=early those that
- * an mbarrier tells of complete at once, over what may still be read.  Blocks run one after the
- * other; with NIBBLE_EMULATE_BLOCKS=together those of a launch that has few of them take turns.
+ * complete when a kernel waits for them, not earlier; with NIBBLE_EMULATE_COPIES=early a load that
+ * an mbarrier waits for completes at once, and overwrites data that is still being read.  Blocks
+ * run one after the other; with NIBBLE_EMULATE_BLOCKS=together up to eight of a launch take turns.
  * All memory starts as NaN.  What would hang a GPU or is undefined aborts the program with a
  * message that names the kernel. */
 #ifndef NIBBLE_TESTS_EMULATE_H
