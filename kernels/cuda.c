@@ -46,6 +46,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
                             .max_logits = 297 << 21, // 4,096 tokens of 4B
                             .expands = act == DT_BF16,
                             .any_order = any_order,
+                            .alike = GEMV_MAX,
                             .transposes = true,
                             .fixed = WORKSPACE + PARTIALS + EXCHANGE + EXPANDED,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
@@ -114,7 +115,7 @@ kernels_cuda_count(void)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_15", why, n) != NULL;
+    return find("nibble_cuda_open_16", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context -------------------------------- */
@@ -268,7 +269,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    *(void **)&f = find("nibble_cuda_open_15", why, sizeof why);
+    *(void **)&f = find("nibble_cuda_open_16", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

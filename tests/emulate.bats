@@ -217,6 +217,52 @@ answers_ahead() { # ids of the vocabulary
     [ "$largest" -lt 20 ]
 }
 
+@test "answers: short prompts are computed together, which -v says, with the bytes that they have alone" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    sed 's/"head_dim": [0-9]*/"head_dim": 64/; s/"hidden_size": [0-9]*/"hidden_size": 128/
+         s/"max_position_embeddings": [0-9]*/"max_position_embeddings": 600/
+         s/"initializer_range": [0-9.]*/"initializer_range": 0.3/' \
+        "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt --quant max -o m.ckpt
+    datpack -q --quant max --to dat --dtype nvfp4 --config config.json -o m.dat m.ckpt
+    # Of 1 to 14 tokens; one that has too many to be computed with others.
+    awk 'BEGIN {
+        for (i = 1; i <= 21; i++) {
+            n = i == 11 ? 70 : i * 5 % 14 + 1
+            for (k = 0; k < n; k++) printf "%d ", (i * 7 + k * 5) % 97
+            print ""
+        }
+    }' >prompts
+    answers() {
+        generate -v --device cuda --config config.json --ids --ignore-eos -n 4 "$@" m.dat <prompts 2>words |
+            sed 's/"timing".*//'
+    }
+    local how
+    for how in '' '--json --temp 1' '--compute f32 --json --top-logprobs 2'; do
+        # shellcheck disable=SC2086  # several words
+        answers $how >want
+        [ "$(sort -u want | wc -l)" = 21 ]
+        run ! grep 'computed in' words
+        # shellcheck disable=SC2086
+        answers --batch 64 $how | cmp - want
+        # That of 70 tokens and that of one are by themselves.
+        grep 'computed in' words
+        grep -x 'generate: prompts: 21 computed in 5 passes' words
+        # shellcheck disable=SC2086
+        answers --batch 5 $how | cmp - want
+        # shellcheck disable=SC2086
+        answers --prefill-chunk 10 $how >want
+        # shellcheck disable=SC2086
+        answers --batch 64 --prefill-chunk 10 $how | cmp - want
+        [ "$(sed -n 's/.*prompts: 21 computed in \(.*\) passes/\1/p' words)" -gt 12 ]
+    done
+    # Numbers that depend on how many tokens are computed together: each by itself.
+    answers --compute fp8 >want
+    answers --batch 8 --compute fp8 | cmp - want
+    run ! grep 'computed in' words
+}
+
 @test "answers: a driver that refuses a tensor map is named" {
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
     cd "$BATS_TEST_TMPDIR"

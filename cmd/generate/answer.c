@@ -149,23 +149,40 @@ answer_tokens(size_t prompt, const struct settings *how)
     return prompt + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
 }
 
-int
-answer_begin(struct answer *a)
+static int
+prepare(struct answer *a)
 {
     struct session *s = a->s;
-    a->started = os_seconds();
     a->prompt = a->q->prompt = a->q->ids.n;
     a->q->end = a->prompt + a->how->max_tokens;
     s->q = a->q;
     if (session_reserve(s, answer_tokens(a->prompt, a->how)) < 0)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : a->q->cache.used);
-    int rc = session_follow(s);
-    if (rc > 0)
-        a->why = WHY_INTERRUPT;
+    return 0;
+}
+
+int
+answer_begin(struct answer *const *a, size_t n, float *logits)
+{
+    struct sequence *q[MAX_BATCH];
+    struct session *s = a[0]->s;
+    double start = os_seconds();
+    size_t tokens = 0;
+    for (size_t i = 0; i < n; i++) {
+        q[i] = a[i]->q;
+        if (prepare(a[i]) < 0)
+            return -1;
+        tokens += a[i]->computed;
+    }
+    int rc = n == 1 ? session_follow(s) : session_step(s, q, n, logits);
     double now = os_seconds();
-    a->prefill_s = now - a->started;
-    a->started = now;
+    for (size_t i = 0; i < n; i++) {
+        if (rc > 0)
+            a[i]->why = WHY_INTERRUPT;
+        a[i]->prefill_s = (now - start) * (double)a[i]->computed / (double)tokens;
+        a[i]->started = now;
+    }
     return rc;
 }
 
@@ -189,7 +206,7 @@ answer_end(struct answer *a)
 int
 answer_make(struct answer *a)
 {
-    int rc = answer_begin(a);
+    int rc = answer_begin(&a, 1, NULL);
     while (rc == 0 && (rc = answer_next(a)) == 0)
         if ((rc = session_follow(a->s)) > 0)
             a->why = WHY_INTERRUPT;

@@ -35,7 +35,8 @@ struct answer {
     struct buf top;  // with --top-logprobs: JSON arrays, one a token
     float *logits;   // (n, vocab), with --logits
     size_t cap;
-    double started, prefill_s, decode_s;
+    double started, decode_s;
+    double prefill_s; // of prompts that were computed together each has its part
 };
 
 /* The settings of the options. */
@@ -50,10 +51,11 @@ void answer_open(struct answer *a, struct session *s, const struct settings *how
                  bool print);
 /* Generate it. */
 int answer_make(struct answer *a);
-/* In steps: begin computes what the next token is chosen by; next chooses it, then it must be
- * computed (session_follow, session_step) before the next one; 1: the answer is complete, or was
- * interrupted, and end is called. */
-int answer_begin(struct answer *a);
+/* In steps: begin computes what the next token is chosen by, of n answers together, which lack at
+ * most session_together(s) tokens in all if there are several, with (n, vocab) scratch; next chooses
+ * it, then it must be computed (session_follow, session_step) before the next one; 1: the answer is
+ * complete, or was interrupted, and end is called. */
+int answer_begin(struct answer *const *a, size_t n, float *logits);
 int answer_next(struct answer *a);
 int answer_end(struct answer *a);
 void answer_free(struct answer *a);

@@ -100,8 +100,9 @@ int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows
                    float *logits);
 /* Run the tokens of s->q that its cache lacks; its argmax or logits are of the next. */
 int session_follow(struct session *s);
-/* The same for n sequences that lack one token each, together; logits: (n, vocab) scratch.  Each
- * gets the bits that it gets alone. */
+/* The same for n sequences that lack one token each, or that lack at most session_together(s) in
+ * all, together; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
+size_t session_together(const struct session *s);
 int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);
 bool session_ends(const struct session *s, uint32_t id);
 

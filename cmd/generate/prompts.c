@@ -47,13 +47,16 @@ struct prompts {
     struct layers layers;
     struct meter meter;
     struct slot slot[MAX_BATCH];
-    size_t slots, busy; // slots: at a time
-    float *logits;      // (slots, vocab) of a step
-    struct output *out; // (cap) prompt i at i % cap, from `printed` on
+    size_t slots, busy;              // slots: at a time
+    struct slot *waiting[MAX_BATCH]; // busy, to be computed with others
+    size_t n_waiting, lacks;         // tokens of those
+    float *logits;                   // (slots, vocab) of a step
+    struct output *out;              // (cap) prompt i at i % cap, from `printed` on
     size_t cap;
     uint64_t next, printed, refused; // prompts
     uint64_t tokens, shared;         // of prompts; of these computed for another one
-    bool end;                        // there are no more
+    uint64_t begins, passes; // prompts that were computed, and in how many passes
+    bool end;                // there are no more
 };
 
 /* Whether the tokens of s->q can be a prompt. */
@@ -211,13 +214,44 @@ choose(struct prompts *p, struct slot *x)
     return rc > 0 ? finish(p, x) : rc;
 }
 
-/* Compute the prompt, and choose the first token. */
+/* Compute n prompts together, and choose the first tokens of their answers. */
+static int
+compute(struct prompts *p, struct slot *const *x, size_t n)
+{
+    struct answer *a[MAX_BATCH] = { NULL };
+    for (size_t i = 0; i < n; i++)
+        a[i] = &x[i]->a;
+    p->begins += n;
+    p->passes++;
+    if (answer_begin(a, n, p->logits) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (choose(p, x[i]) < 0)
+            return -1;
+    return 0;
+}
+
+/* Those that wait for others. */
+static int
+compute_waiting(struct prompts *p)
+{
+    size_t n = p->n_waiting;
+    p->n_waiting = p->lacks = 0;
+    return n ? compute(p, p->waiting, n) : 0;
+}
+
+/* Begin an answer; its prompt is computed now, or a short one with others, later.  One token by
+ * itself is computed as those of an answer are. */
 static int
 start(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
     const struct config_generate *c = s->c;
     const struct settings *how = c->requests ? &x->request.how : &p->how;
+    size_t n = x->q->ids.n, together = session_together(s);
+    bool waits = n > 1 && n <= together;
+    if (waits && p->lacks + n > together && compute_waiting(p) < 0)
+        return -1;
     s->q = x->q;
     if (share(p, x, answer_tokens(x->q->ids.n, how)) < 0)
         return -1;
@@ -229,7 +263,11 @@ start(struct prompts *p, struct slot *x)
     p->busy++;
     if (c->dump_layers && layers_open(&p->layers, s, x->q->ids.n) < 0)
         return -1;
-    return answer_begin(&x->a) < 0 ? -1 : choose(p, x);
+    if (!waits)
+        return compute(p, &x, 1);
+    p->waiting[p->n_waiting++] = x;
+    p->lacks += n;
+    return 0;
 }
 
 /* A token for each of the prompts. */
@@ -449,6 +487,8 @@ run(struct prompts *p)
         } else if (!x && wants_more(p)) {
             rc = take(p);
             p->end = rc == 0;
+        } else if (p->n_waiting) {
+            rc = compute_waiting(p);
         } else if (p->busy) {
             rc = step(p);
         } else {
@@ -532,6 +572,9 @@ prompts_answer(struct session *s, bool *all)
              "others",
              (unsigned long long)p->tokens,
              (unsigned long long)(p->tokens - p->shared));
+    if (rc == 0 && p->passes < p->begins && c->cmd.verbose)
+        warn("prompts: %llu computed in %llu pass%s", (unsigned long long)p->begins,
+             (unsigned long long)p->passes, p->passes == 1 ? "" : "es");
     if (rc == 0 && c->requests && p->next == 0 && !c->cmd.quiet)
         warn("<stdin>: no requests");
     if (rc == 0 && c->json && p->refused)

@@ -328,11 +328,17 @@ chunk_tokens(const struct session *s)
     return s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
 }
 
-/* Whether the number of tokens that are computed together changes no bit. */
+/* Up to how many tokens may be computed together without a change of any bit. */
+static size_t
+alike(const struct session *s)
+{
+    return s->model.fp8 ? 1 : s->k->is.alike;
+}
+
 static bool
 any_number(const struct session *s)
 {
-    return s->k->is.host && !s->c->where.coarse && !s->model.fp8;
+    return alike(s) == SIZE_MAX;
 }
 
 /* Otherwise whole chunks of prompts have the bits that they have alone: the same tokens behind the
@@ -352,7 +358,7 @@ session_shared(const struct session *s, const struct sequence *q)
 {
     if (any_number(s))
         return q->cache.used;
-    return q->prompt > 1 ? q->prompt : 0;
+    return q->prompt > 1 && q->prompt <= q->cache.used ? q->prompt : 0;
 }
 
 int
@@ -437,20 +443,45 @@ session_follow(struct session *s)
     return read_results(s, &q, 1) < 0 ? -1 : store_check(&s->model.store);
 }
 
+size_t
+session_together(const struct session *s)
+{
+    size_t chunk = chunk_tokens(s), n = alike(s);
+    if (s->k->is.host || s->c->no_kv || s->hidden)
+        return 0;
+    return chunk < n ? chunk : n;
+}
+
+/* Tokens of n sequences; id: the best of each, if that is all that is wanted. */
+static int
+extend_each(struct session *s, struct sequence *const *q, size_t n, float *logits,
+            int32_t *id)
+{
+    struct net_run run[MAX_BATCH];
+    struct net_cache *cache[MAX_BATCH];
+    bool more = q[0]->ids.n + 1 < q[0]->end, steps = true;
+    for (size_t i = 0; i < n; i++) {
+        size_t from = q[i]->cache.used;
+        const int32_t *ids = (const int32_t *)q[i]->ids.v + from;
+        cache[i] = &q[i]->cache;
+        run[i] = (struct net_run){ cache[i], ids, q[i]->ids.n - from };
+        id[i] = ids[0];
+        steps = steps && run[i].tokens == 1;
+    }
+    return steps ? net_step(&s->model.net, cache, id, n, logits, id, more)
+                 : net_extend_each(&s->model.net, run, n, logits, id);
+}
+
 int
 session_step(struct session *s, struct sequence *const *q, size_t n, float *logits)
 {
-    struct net_cache *cache[MAX_BATCH];
     int32_t id[MAX_BATCH];
     for (size_t i = 0; i < n; i++) {
         s->q = q[i];
         if (session_reserve(s, q[i]->ids.n) < 0)
             return -1;
-        cache[i] = &q[i]->cache;
-        id[i] = (int32_t)q[i]->ids.v[q[i]->ids.n - 1];
     }
-    bool more = q[0]->ids.n + 1 < q[0]->end;
-    if (net_step(&s->model.net, cache, id, n, s->greedy ? NULL : logits, id, more) < 0)
+    if (extend_each(s, q, n, s->greedy ? NULL : logits, id) < 0)
         return -1;
     for (size_t i = 0; i < n; i++) {
         q[i]->argmax = id[i];

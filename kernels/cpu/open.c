@@ -106,6 +106,7 @@ const struct device kernels_cpu_device = { .name = "cpu",
                                            .grad = DT_F32,
                                            .max_logits = 1 << 25,
                                            .host = true,
+                                           .alike = SIZE_MAX,
                                            .torchsharp = true };
 
 /* Version of our arithmetic: increment it whenever a change changes bits of a model's values, so
@@ -152,5 +153,6 @@ kernels_cpu_coarse(struct kernels *k)
 {
     size_t n = strlen(k->route);
     cpu_of(k)->coarse = true;
+    k->is.alike = 1;
     snprintf(k->route + n, sizeof k->route - n, " coarse 1");
 }

@@ -645,7 +645,7 @@ env_num(const char *variable)
 
 /* Entry point for kernels/cuda.c. */
 extern "C" __attribute__((visibility("default"))) struct kernels *
-nibble_cuda_open_15(size_t size, struct device is, int device, struct err *err)
+nibble_cuda_open_16(size_t size, struct device is, int device, struct err *err)
 {
     if (size != sizeof(struct kernels)) {
         err_set(err, ERR_USAGE,

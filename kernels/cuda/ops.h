@@ -190,10 +190,8 @@ void cuda_gemm_fp4(struct cuda *c, float *d, const uint8_t *codes, const uint8_t
 /* Whether cuBLASLt supports that here; if not, the error has the reason. */
 bool cuda_gemm_has_fp4(struct cuda *c);
 
-/* gemv.cu: products of at most GEMV_MAX tokens, from the weight as it is stored; a row
- * has the same bits with any others.  cuda_gemv_many: several products of one x in one
- * launch; false if that is not possible. add: NULL, or what is added. */
-enum { GEMV_MAX = 64 };
+/* gemv.cu: products of at most GEMV_MAX tokens.  cuda_gemv_many: several products of one x
+ * in one launch; false if that is not possible. add: NULL, or what is added. */
 void cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
                const struct matrix *w, const struct matrix *add);
 bool cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y,

@@ -143,32 +143,48 @@ attend(struct pass *p, int i)
     return true;
 }
 
-/* Attention of each token to the cache of its sequence, which gets its key and value. */
+/* Attention of `tokens` tokens from `first` on to a cache, which gets their keys and values. */
 static void
-attention_each(struct pass *p, int i)
+attention_to(struct pass *p, int i, const struct net_cache *to, size_t first,
+             size_t tokens)
 {
     const struct config *c = p->c;
     const struct layer_acts *l = &p->layer[i];
     enum dtype act = p->k->is.act;
     size_t q = (size_t)c->heads * c->head_dim, kv = (size_t)c->kv_heads * c->head_dim,
-           bytes = kv * (dtype_bits(act) / 8);
-    struct heads one = p->heads;
-    one.tokens = 1;
+           bytes = tokens * kv * (dtype_bits(act) / 8), all = to->used + tokens;
+    struct heads h = p->heads;
+    h.tokens = tokens;
+    h.past = to->used;
+    op_copy(p->k, dtype_at(act, to->key[i], to->used * kv),
+            dtype_at(act, l->key, first * kv), bytes);
+    op_copy(p->k, dtype_at(act, to->value[i], to->used * kv),
+            dtype_at(act, l->value, first * kv), bytes);
+    struct matrix out = kernels_act(p->k, dtype_at(act, l->att, first * q), tokens, q),
+                  query = kernels_act(p->k, dtype_at(act, l->q, first * q), tokens, q),
+                  keys = kernels_act(p->k, to->key[i], all, kv),
+                  values = kernels_act(p->k, to->value[i], all, kv);
+    op_attention(p->k, &out, l->lse, &query, &keys, &values, &h);
+}
+
+/* Of each token to the cache of its sequence. */
+static void
+attention_each(struct pass *p, int i)
+{
     if (i == 0)
         op_zero(p->k, p->first, sizeof *p->first);
-    for (size_t t = 0; t < p->tokens; t++) {
-        const struct net_cache *to = p->each[t];
-        op_copy(p->k, dtype_at(act, to->key[i], to->used * kv),
-                dtype_at(act, l->key, t * kv), bytes);
-        op_copy(p->k, dtype_at(act, to->value[i], to->used * kv),
-                dtype_at(act, l->value, t * kv), bytes);
-        one.past = to->used;
-        struct matrix out = kernels_act(p->k, dtype_at(act, l->att, t * q), 1, q),
-                      query = kernels_act(p->k, dtype_at(act, l->q, t * q), 1, q),
-                      keys = kernels_act(p->k, to->key[i], to->used + 1, kv),
-                      values = kernels_act(p->k, to->value[i], to->used + 1, kv);
-        op_attention(p->k, &out, l->lse, &query, &keys, &values, &one);
-    }
+    for (size_t t = 0; t < p->tokens; t++)
+        attention_to(p, i, p->each[t], t, 1);
+}
+
+static void
+attention_runs(struct pass *p, int i)
+{
+    size_t first = 0;
+    if (i == 0)
+        op_zero(p->k, p->first, p->tokens * sizeof *p->first);
+    for (size_t r = 0; r < p->runs; first += p->run[r++].tokens)
+        attention_to(p, i, p->run[r].cache, first, p->run[r].tokens);
 }
 
 /* From the input to q_linear, k_linear and value. */
@@ -224,8 +240,8 @@ attention(struct pass *p, int i, void *all_keys, void *all_values)
         return;
     p->repeats = false; // what follows knows the past by value
     rotate(p, i, key);
-    if (p->each) {
-        attention_each(p, i);
+    if (p->each || p->run) {
+        p->each ? attention_each(p, i) : attention_runs(p, i);
         return;
     }
     struct matrix out = pass_act(p, l->att, q), queries = pass_act(p, l->q, q);

@@ -380,6 +380,78 @@ best_of_each(struct pass *p, int32_t *best)
     return kernels_download(p->k, best, p->ids, p->tokens * sizeof *best);
 }
 
+/* ---- tokens of each of several caches --------------------------------------------------------- */
+
+/* Ids and positions to the device, at once. */
+static int
+begin_runs(struct net *n, const struct net_run *run, size_t count)
+{
+    size_t tokens = 0, at = 0;
+    for (size_t r = 0; r < count; r++)
+        tokens += run[r].tokens;
+    if (net_reserve(n, tokens, count, false) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    begin_tokens(p, tokens);
+    p->past = 0; // keys and values are made in memory of the pass
+    p->run = run;
+    p->runs = count;
+    for (size_t r = 0; r < count; r++)
+        for (size_t t = 0; t < run[r].tokens; t++, at++) {
+            p->host[at] = run[r].ids[t];
+            p->host[tokens + at] = (int32_t)(run[r].cache->used + t);
+        }
+    upload(p, p->ids, p->host, 2 * tokens);
+    p->heads = (struct heads){ .query = n->c.heads,
+                               .kv = n->c.kv_heads,
+                               .dim = n->c.head_dim,
+                               .first = p->first };
+    return 0;
+}
+
+/* The rows of the last tokens are all that is left: each goes to a place at or before its own, which
+ * no later one comes from. */
+static void
+keep_last(struct pass *p)
+{
+    enum dtype act = p->k->is.act;
+    size_t row = p->c->hidden, end = 0;
+    for (size_t r = 0; r < p->runs; r++) {
+        end += p->run[r].tokens;
+        if (r + 1 < end)
+            op_copy(p->k, dtype_at(act, p->out, r * row),
+                    dtype_at(act, p->out, (end - 1) * row),
+                    row * (dtype_bits(act) / 8));
+    }
+    p->tokens = p->runs;
+}
+
+int
+net_extend_each(struct net *n, const struct net_run *run, size_t count, float *logits,
+                int32_t *best)
+{
+    int rc = 0;
+    if (begin_runs(n, run, count) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    pass_embed(p);
+    for (uint32_t i = 0; i < n->c.layers; i++)
+        pass_layer(p, (int)i, p->layer[i].key, p->layer[i].value,
+                   pass_layer_input(p, i + 1));
+    keep_last(p);
+    pass_final_norm(p);
+    p->run = NULL;
+    for (size_t r = 0; r < count; r++)
+        run[r].cache->used += run[r].tokens;
+    if (logits)
+        pass_logits(p, count, logits);
+    else
+        rc = best_of_each(p, best);
+    return n->err->kind ? -1 : rc;
+}
+
+/* ---- one token again and again ---------------------------------------------------------------- */
+
 /* The step of one token is the same again and again, but for the cache and where in it. */
 struct step_key {
     uintptr_t cache, part, best;

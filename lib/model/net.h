@@ -159,6 +159,19 @@ int net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t to
 int net_step(struct net *n, struct net_cache *const *c, const int32_t *ids,
              size_t count, float *logits, int32_t *best, bool more);
 
+/* Tokens of a sequence that follow those in its cache, which has capacity for them. */
+struct net_run {
+    struct net_cache *cache;
+    const int32_t *ids;
+    size_t tokens;
+};
+
+/* The same for tokens of each of `count` sequences, two or more of each; logits and best are of the
+ * last ones.  With the bits of net_extend of each, if all are at most as many as the device calls
+ * alike, and nothing is in FP8. */
+int net_extend_each(struct net *n, const struct net_run *run, size_t count,
+                    float *logits, int32_t *best);
+
 /* What is known of tokens, on the host; losses and divergence are 0 without a label. */
 struct net_scores {
     float *ce;     // (rows) cross-entropy

@@ -44,6 +44,8 @@ struct pass {
     struct heads heads;
     struct net_cache *const *each; // (T) token t is the next of this cache; NULL: all
                                    // tokens follow each other
+    const struct net_run *run;     // or: tokens of each of these; NULL
+    size_t runs;
     struct layer_acts *layer; // (L); with recompute all but the inputs is one memory
     void *out, *top;          // (T, C) of the last layer; normed
     float *rstd_top;          // (T)
