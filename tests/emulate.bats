@@ -257,6 +257,14 @@ answers_ahead() { # ids of the vocabulary
         answers --batch 64 --prefill-chunk 10 $how | cmp - want
         [ "$(sed -n 's/.*prompts: 21 computed in \(.*\) passes/\1/p' words)" -gt 12 ]
     done
+    # Each has its part of the time, and its first token when all of it is over.
+    generate -q --device cuda --config config.json --ids -n 1 --json --time --batch 64 m.dat <prompts | python3 -c '
+import json, sys
+first = [json.loads(l)["timing"] for l in sys.stdin][:8] # 62 tokens
+assert len({t["first_token_ms"] for t in first}) == 1
+whole = first[0]["first_token_ms"] / 1e3
+assert abs(sum(t["prefill_s"] for t in first) - whole) < 1e-4 * whole
+assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole for t in first)'
     # Numbers that depend on how many tokens are computed together: each by itself.
     answers --compute fp8 >want
     answers --batch 8 --compute fp8 | cmp - want

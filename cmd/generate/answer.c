@@ -180,7 +180,8 @@ answer_begin(struct answer *const *a, size_t n, float *logits)
     for (size_t i = 0; i < n; i++) {
         if (rc > 0)
             a[i]->why = WHY_INTERRUPT;
-        a[i]->prefill_s = (now - start) * (double)a[i]->computed / (double)tokens;
+        a[i]->first_s = now - start;
+        a[i]->prefill_s = a[i]->first_s * (double)a[i]->computed / (double)tokens;
         a[i]->started = now;
     }
     return rc;
@@ -242,7 +243,7 @@ void
 answer_put_speed(struct buf *b, const struct answer *a)
 {
     buf_str(b, ",\"first_token_ms\":");
-    json_put_number(b, a->prefill_s * 1e3, 6);
+    json_put_number(b, a->first_s * 1e3, 6);
     buf_str(b, ",\"tokens_per_s\":");
     json_put_number(b, rate((double)steps(a), a->decode_s), 6);
 }

@@ -35,8 +35,8 @@ struct answer {
     struct buf top;  // with --top-logprobs: JSON arrays, one a token
     float *logits;   // (n, vocab), with --logits
     size_t cap;
-    double started, decode_s;
-    double prefill_s; // of prompts that were computed together each has its part
+    double started, first_s, decode_s; // first: from the prompt to the first token
+    double prefill_s; // its part of first_s, if prompts were computed together
 };
 
 /* The settings of the options. */
