@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* cuda_sizes: of the CUDA backend, for it and for those who do not load it. */
+/* cuda_sizes: numbers of the CUDA backend, for it and for plans, which do not load it. */
 #ifndef NIBBLE_KERNELS_CUDA_SIZES_H
 #define NIBBLE_KERNELS_CUDA_SIZES_H
 
@@ -11,8 +11,8 @@ enum {
     EXPANDED = 128 << 20, // of weights that a product takes as bf16
 };
 
-/* Up to so many tokens a product reads a weight as it is stored, and gives each token the bits
- * that it has alone. */
+/* Max. number of tokens of a product that reads the weight as it is stored: the result of each
+ * token has the same bits with any others. */
 enum { GEMV_MAX = 64 };
 
 #endif

@@ -240,8 +240,8 @@ struct device {
     bool expands;      // products are faster from `expanded`
     bool any_order;    // sums may come in any order, other bits each time
     bool torchsharp;   // it has TorchSharp's packed optimizer
-    size_t alike; // a product of up to so many tokens gives each the bits it has alone
-    bool trains;  // NVFP4 weights have equal results expanded and not, few tokens, too
+    size_t alike;      // max. tokens of a product whose results are those of each alone
+    bool trains; // NVFP4 weights have equal results expanded and not, few tokens, too
     bool transposes; // products of FP8 take `transposed` where they sum over rows
     uint64_t fixed;  // bytes that it allocates for itself
     uint64_t driver; // bytes of its driver and libraries, about; in no other figure

@@ -231,7 +231,7 @@ compute(struct prompts *p, struct slot *const *x, size_t n)
     return 0;
 }
 
-/* Those that wait for others. */
+/* The prompts that wait. */
 static int
 compute_waiting(struct prompts *p)
 {
