@@ -271,6 +271,34 @@ assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole
     run ! grep 'computed in' words
 }
 
+@test "answers: a device that is full answers fewer at a time, and keeps memory for a pass" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    # A token's keys and values are 128 KiB, the device has 8 GB.
+    sed 's/"head_dim": [0-9]*/"head_dim": 128/; s/"num_attention_heads": [0-9]*/"num_attention_heads": 128/
+         s/"num_key_value_heads": [0-9]*/"num_key_value_heads": 128/
+         s/"max_position_embeddings": [0-9]*/"max_position_embeddings": 9000/
+         s/"initializer_range": [0-9.]*/"initializer_range": 0.3/' \
+        "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    datpack -q --init 3 --config config.json --to ckpt -o m.ckpt
+    answers() { generate --device cuda --config config.json --ids "$@" m.ckpt; }
+    # Prompts that wait to be computed together have caches, and leave what a pass needs.
+    local k
+    for k in $(seq 15); do echo '{"ids":[5,6,7,8],"max_tokens":4092}'; done >r
+    echo '{"ids":[5,6,7,8],"max_tokens":2300}' >>r
+    k=$(answers --ignore-eos -n 1 -p '5 6 7 8')
+    sed -i "s/\"eos_token_id\": 2/\"eos_token_id\": $k/" config.json
+    answers --json --input jsonl <r 2>words | sed 's/"timing".*//' >want
+    [ "$(wc -l <want)" = 16 ]
+    answers --json --input jsonl --batch 16 <r | sed 's/"timing".*//' | cmp - want
+    # One for which there is none at first has that of those that are complete.
+    for k in $(seq 24); do echo 5 6 7 8; done >prompts
+    answers -n 4000 <prompts >want
+    [ "$(wc -l <want)" = 24 ]
+    answers -n 4000 --batch 24 <prompts 2>words | cmp - want
+    has 'not enough memory for keys and values: 15 at a time' <words
+}
+
 @test "answers: a driver that refuses a tensor map is named" {
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
     cd "$BATS_TEST_TMPDIR"

@@ -103,6 +103,8 @@ int session_follow(struct session *s);
 /* The same for n sequences that lack one token each, or that lack at most session_together(s) in
  * all, together; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
 size_t session_together(const struct session *s);
+/* Take the memory of a pass of those, before caches take what there is. */
+int session_reserve_together(struct session *s, size_t sequences);
 int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);
 bool session_ends(const struct session *s, uint32_t id);
 

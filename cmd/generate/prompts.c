@@ -252,6 +252,8 @@ start(struct prompts *p, struct slot *x)
     bool waits = n > 1 && n <= together;
     if (waits && p->lacks + n > together && compute_waiting(p) < 0)
         return -1;
+    if (waits && session_reserve_together(s, p->slots) < 0)
+        return -1;
     s->q = x->q;
     if (share(p, x, answer_tokens(x->q->ids.n, how)) < 0)
         return -1;
@@ -417,14 +419,35 @@ prepare(struct prompts *p, struct slot *x, struct slice text, struct err *err)
     return check_length(s, err);
 }
 
+static bool
+fits(const struct prompts *p, struct slot *x)
+{
+    struct session *s = p->s;
+    const struct settings *how = s->c->requests ? &x->request.how : &p->how;
+    s->q = x->q;
+    return session_fits(s, answer_tokens(x->q->ids.n, how));
+}
+
+/* Start a prompt that was held, in the memory of answers that are complete. */
+static int
+start_held(struct prompts *p, struct slot *x)
+{
+    for (size_t i = 0; i < MAX_BATCH && !fits(p, x); i++) {
+        struct slot *done = &p->slot[i];
+        if (done->state != SLOT_FREE)
+            continue;
+        sequence_free(done->q);
+        done->kept.n = 0;
+    }
+    return start(p, x);
+}
+
 /* Start it if there is memory for it, or nothing to wait for. */
 static int
 start_or_hold(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
-    const struct settings *how = s->c->requests ? &x->request.how : &p->how;
-    s->q = x->q;
-    if (p->busy == 0 || session_fits(s, answer_tokens(x->q->ids.n, how)))
+    if (p->busy == 0 || fits(p, x))
         return start(p, x);
     x->state = SLOT_HELD;
     p->slots = p->busy;
@@ -483,7 +506,7 @@ run(struct prompts *p)
     while (rc >= 0) {
         struct slot *x = held(p);
         if (x && p->busy < p->slots) {
-            rc = start(p, x);
+            rc = start_held(p, x);
         } else if (!x && wants_more(p)) {
             rc = take(p);
             p->end = rc == 0;

@@ -447,9 +447,15 @@ size_t
 session_together(const struct session *s)
 {
     size_t chunk = chunk_tokens(s), n = alike(s);
-    if (s->k->is.host || s->c->no_kv || s->hidden)
+    if (s->k->is.host || s->c->no_kv || s->c->dump_layers)
         return 0;
     return chunk < n ? chunk : n;
+}
+
+int
+session_reserve_together(struct session *s, size_t sequences)
+{
+    return net_reserve(&s->model.net, session_together(s), sequences, false);
 }
 
 /* Tokens of n sequences; id: the best of each, if that is all that is wanted. */
