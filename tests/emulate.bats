@@ -267,6 +267,7 @@ assert abs(sum(t["prefill_s"] for t in first) - whole) < 1e-4 * whole
 assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole for t in first)'
     # Numbers that depend on how many tokens are computed together: each by itself.
     answers --compute fp8 >want
+    [ "$(wc -l <want)" = 21 ]
     answers --batch 8 --compute fp8 | cmp - want
     run ! grep 'computed in' words
 }
@@ -291,7 +292,7 @@ assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole
     answers --json --input jsonl <r 2>words | sed 's/"timing".*//' >want
     [ "$(wc -l <want)" = 16 ]
     answers --json --input jsonl --batch 16 <r | sed 's/"timing".*//' | cmp - want
-    # One for which there is none at first has that of those that are complete.
+    # A prompt that does not fit at first gets the memory of answers that are complete.
     for k in $(seq 24); do echo 5 6 7 8; done >prompts
     answers -n 4000 <prompts >want
     [ "$(wc -l <want)" = 24 ]

@@ -100,11 +100,12 @@ int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows
                    float *logits);
 /* Run the tokens of s->q that its cache lacks; its argmax or logits are of the next. */
 int session_follow(struct session *s);
-/* The same for n sequences that lack one token each, or that lack at most session_together(s) in
- * all, together; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
+/* Max. number of tokens of several prompts to compute together; 0: each prompt by itself. */
 size_t session_together(const struct session *s);
-/* Take the memory of a pass of those, before caches take what there is. */
+/* Allocate a pass of so many, before caches take all memory. */
 int session_reserve_together(struct session *s, size_t sequences);
+/* session_follow for n sequences that lack one token each, or two and more each and at most
+ * session_together(s) in all; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
 int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);
 bool session_ends(const struct session *s, uint32_t id);
 

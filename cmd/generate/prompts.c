@@ -231,7 +231,7 @@ compute(struct prompts *p, struct slot *const *x, size_t n)
     return 0;
 }
 
-/* The prompts that wait. */
+/* Compute the prompts that wait. */
 static int
 compute_waiting(struct prompts *p)
 {
@@ -241,7 +241,8 @@ compute_waiting(struct prompts *p)
 }
 
 /* Begin an answer; its prompt is computed now, or a short one with others, later.  One token by
- * itself is computed as those of an answer are. */
+ * itself is computed as those of an answer are.  A prompt that waits has no tokens of others: on a
+ * GPU only whole chunks are shared, and it has at most one. */
 static int
 start(struct prompts *p, struct slot *x)
 {

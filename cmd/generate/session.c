@@ -447,7 +447,7 @@ size_t
 session_together(const struct session *s)
 {
     size_t chunk = chunk_tokens(s), n = alike(s);
-    if (s->k->is.host || s->c->no_kv || s->c->dump_layers)
+    if (s->k->is.host) // slower there
         return 0;
     return chunk < n ? chunk : n;
 }

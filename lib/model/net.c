@@ -343,16 +343,30 @@ net_argmax(struct net *n, struct net_cache *c, const int32_t *ids, size_t tokens
 
 /* ---- a token for each of several caches ------------------------------------------------------- */
 
+/* Tokens of several caches; their keys and values are made in memory of the pass. */
+static int
+begin_several(struct net *n, size_t tokens, size_t caches)
+{
+    if (net_reserve(n, tokens, caches, false) < 0)
+        return -1;
+    struct pass *p = n->pass;
+    begin_tokens(p, tokens);
+    p->past = 0;
+    p->heads = (struct heads){ .query = n->c.heads,
+                               .kv = n->c.kv_heads,
+                               .dim = n->c.head_dim,
+                               .first = p->first };
+    return 0;
+}
+
 /* Ids and positions to the device, at once. */
 static int
 begin_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t count)
 {
-    if (net_reserve(n, count, count, false) < 0)
+    if (begin_several(n, count, count) < 0)
         return -1;
     struct pass *p = n->pass;
-    begin_tokens(p, count);
     p->fp8 = false;
-    p->past = 0; // keys and values are made in memory of the pass
     p->each = c;
     for (size_t t = 0; t < count; t++) {
         assert(c[t]->used < c[t]->capacity && c[t]->capacity <= n->positions);
@@ -360,10 +374,6 @@ begin_step(struct net *n, struct net_cache *const *c, const int32_t *ids, size_t
         p->host[count + t] = (int32_t)c[t]->used;
     }
     upload(p, p->ids, p->host, 2 * count);
-    p->heads = (struct heads){ .query = n->c.heads,
-                               .kv = n->c.kv_heads,
-                               .dim = n->c.head_dim,
-                               .first = p->first };
     return 0;
 }
 
@@ -382,30 +392,26 @@ best_of_each(struct pass *p, int32_t *best)
 
 /* ---- tokens of each of several caches --------------------------------------------------------- */
 
-/* Ids and positions to the device, at once. */
 static int
 begin_runs(struct net *n, const struct net_run *run, size_t count)
 {
     size_t tokens = 0, at = 0;
     for (size_t r = 0; r < count; r++)
         tokens += run[r].tokens;
-    if (net_reserve(n, tokens, count, false) < 0)
+    if (begin_several(n, tokens, count) < 0)
         return -1;
     struct pass *p = n->pass;
-    begin_tokens(p, tokens);
-    p->past = 0; // keys and values are made in memory of the pass
     p->run = run;
     p->runs = count;
-    for (size_t r = 0; r < count; r++)
+    for (size_t r = 0; r < count; r++) {
+        const struct net_cache *c = run[r].cache;
+        assert(c->used + run[r].tokens <= c->capacity && c->capacity <= n->positions);
         for (size_t t = 0; t < run[r].tokens; t++, at++) {
             p->host[at] = run[r].ids[t];
-            p->host[tokens + at] = (int32_t)(run[r].cache->used + t);
+            p->host[tokens + at] = (int32_t)(c->used + t);
         }
+    }
     upload(p, p->ids, p->host, 2 * tokens);
-    p->heads = (struct heads){ .query = n->c.heads,
-                               .kv = n->c.kv_heads,
-                               .dim = n->c.head_dim,
-                               .first = p->first };
     return 0;
 }
 
