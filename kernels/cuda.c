@@ -47,6 +47,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
                             .expands = act == DT_BF16,
                             .any_order = any_order,
                             .alike = GEMV_MAX,
+                            .cut = ATTENTION_CUT,
                             .transposes = true,
                             .fixed = WORKSPACE + PARTIALS + EXCHANGE + EXPANDED,
                             .driver = (uint64_t)CONTEXT + LIBRARIES,
@@ -134,28 +135,42 @@ describe(int device, char *bus, int n, size_t *all)
            total(all, d) == 0;
 }
 
+/* A GPU of NVML's, which stays open, since to open it takes 10 ms. */
+struct opened {
+    int number;
+    bool known;
+    nvml_device d;
+    int (*memory)(nvml_device, struct nvml_memory *);
+    size_t all; // bytes, by the driver
+};
+
+static struct opened
+open_nvml(int device)
+{
+    struct opened o = { .number = device };
+    int (*init)(void), (*handle)(const char *, nvml_device *);
+    static const char *const names[] = { "nvmlInit_v2",
+                                         "nvmlDeviceGetHandleByPciBusId_v2",
+                                         "nvmlDeviceGetMemoryInfo" };
+    char bus[32];
+    o.known = describe(device, bus, sizeof bus, &o.all) &&
+              find_all(dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL),
+                       (void *[]){ &init, &handle, &o.memory }, names, 3) &&
+              init() == NVML_SUCCESS && handle(bus, &o.d) == NVML_SUCCESS;
+    return o;
+}
+
 /* 0: there is no NVML, it does not report (a GPU that shares the machine's memory), or
  * it reports the whole of a GPU of which we have a part. */
 static uint64_t
 free_by_nvml(int device)
 {
-    int (*init)(void), (*shutdown)(void), (*handle)(const char *, nvml_device *);
-    int (*memory)(nvml_device, struct nvml_memory *);
-    static const char *const names[] = { "nvmlInit_v2", "nvmlShutdown",
-                                         "nvmlDeviceGetHandleByPciBusId_v2",
-                                         "nvmlDeviceGetMemoryInfo" };
+    static struct opened o = { .number = -1 };
     struct nvml_memory m = { 0 };
-    nvml_device d = NULL;
-    char bus[32];
-    size_t all = 0;
-    if (!describe(device, bus, sizeof bus, &all) ||
-        !find_all(dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL),
-                  (void *[]){ &init, &shutdown, &handle, &memory }, names, 4) ||
-        init() != NVML_SUCCESS)
-        return 0;
-    bool known = handle(bus, &d) == NVML_SUCCESS && memory(d, &m) == NVML_SUCCESS &&
-                 m.total / 8 * 7 < all;
-    shutdown();
+    if (o.number != device)
+        o = open_nvml(device);
+    bool known =
+        o.known && o.memory(o.d, &m) == NVML_SUCCESS && m.total / 8 * 7 < o.all;
     return known ? m.free : 0;
 }
 

@@ -15,4 +15,8 @@ enum {
  * token has the same bits with any others. */
 enum { GEMV_MAX = 64 };
 
+/* Tokens that a warp of attention computes together, at most, if they are many: from a multiple of
+ * it on the others are the same as if the tokens before were computed, too. */
+enum { ATTENTION_CUT = 32 };
+
 #endif

@@ -240,7 +240,12 @@ struct device {
     bool expands;      // products are faster from `expanded`
     bool any_order;    // sums may come in any order, other bits each time
     bool torchsharp;   // it has TorchSharp's packed optimizer
-    size_t alike;      // max. tokens of a product whose results are those of each alone
+    /* Up to so many tokens the result of a product for each has the same bits with any others;
+     * and above it, unless the device trains, again. */
+    size_t alike;
+    /* Attention of a token has the same bits if it is computed with all tokens of a pass or with
+     * those from a multiple of `cut` on, if these are more than `alike`. */
+    size_t cut;
     bool trains; // NVFP4 weights have equal results expanded and not, few tokens, too
     bool transposes; // products of FP8 take `transposed` where they sum over rows
     uint64_t fixed;  // bytes that it allocates for itself

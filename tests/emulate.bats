@@ -272,6 +272,45 @@ assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole
     run ! grep 'computed in' words
 }
 
+@test "answers: longer prompts are computed together, and share what they begin with, with the bytes of each alone" {
+    export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
+    cd "$BATS_TEST_TMPDIR"
+    # Wide enough for products whose order of sums depends on the number of rows.
+    sed 's/"head_dim": [0-9]*/"head_dim": 128/; s/"hidden_size": [0-9]*/"hidden_size": 512/
+         s/"intermediate_size": [0-9]*/"intermediate_size": 640/; s/"initializer_range": [0-9.]*/"initializer_range": 0.3/
+         s/"max_position_embeddings": [0-9]*/"max_position_embeddings": 512/' \
+        "$HERE/vectors/qwen3-tiny-config.json" >config.json
+    datpack -q --init 3 --config config.json --quant max --to dat --dtype nvfp4 -o m.dat
+    # Of 65 to 165 tokens, one of two, one of 20; then five that begin with the same 250.
+    awk 'BEGIN {
+        split("65 66 2 100 165 127 20 128 129 90", n)
+        for (i = 1; i <= 10; i++) { for (k = 0; k < n[i]; k++) printf "%d ", (i * 7 + k * (i + 4)) % 97; print "" }
+        for (i = 1; i <= 5; i++) { for (k = 0; k < 250 + i * 9; k++) printf "%d ", (k < 250 ? k * 11 : k * i) % 97; print "" }
+    }' >prompts
+    answers() {
+        generate -v --device cuda --config config.json --ids --ignore-eos -n 3 --json --top-logprobs 3 "$@" m.dat 2>words |
+            sed 's/"timing".*//; s/"prompt":[0-9]*,//'
+    }
+    local how line
+    for how in '' '--compute f32' UNLIKE 'SM --prefill-chunk 130'; do
+        unset NIBBLE_EMULATE_UNLIKE NIBBLE_EMULATE_SM
+        [ "$how" != UNLIKE ] || { export NIBBLE_EMULATE_UNLIKE=1 && how=''; }
+        [ "$how" = "${how#SM}" ] || { export NIBBLE_EMULATE_SM=120 && how=${how#SM}; }
+        # shellcheck disable=SC2086  # several words
+        while read -r line; do answers $how <<<"$line"; done <prompts >want
+        [ "$(sort -u want | wc -l)" = 15 ]
+        # shellcheck disable=SC2086
+        answers $how --batch 16 <prompts | cmp - want
+        # A prompt of more than a chunk is by itself, and shares 194: 65 tokens are left of the second chunk, or one more.
+        [ -z "${how%--compute f32}" ] || { has '2277 tokens, 1501 computed' <words && continue; }
+        grep -x 'generate: prompts: 15 computed in 3 passes' words
+        grep -x 'generate: prompts: 2277 tokens, 1477 computed: an earlier prompt began with the others' words
+        # shellcheck disable=SC2086
+        answers $how --batch 3 <prompts | cmp - want
+        has '1477 computed' <words
+    done
+}
+
 @test "answers: a device that is full answers fewer at a time, and keeps memory for a pass" {
     export NIBBLE_CUDA=$BUILD/emulate/libnibble-cuda.so LD_LIBRARY_PATH=$BUILD/emulate
     cd "$BATS_TEST_TMPDIR"
@@ -298,6 +337,12 @@ assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole
     [ "$(wc -l <want)" = 24 ]
     answers -n 4000 --batch 24 <prompts 2>words | cmp - want
     has 'not enough memory for keys and values: 15 at a time' <words
+    # A pass of longer prompts, which is made when there is memory for it.
+    for k in 71 72 73; do seq -s ' ' $k; done >prompts
+    answers -n 2 <prompts >want
+    [ "$(wc -l <want)" = 3 ]
+    answers -v -n 2 --batch 3 <prompts 2>words | cmp - want
+    has 'prompts: 3 computed in 1 pass' <words
 }
 
 @test "answers: a driver that refuses a tensor map is named" {

@@ -253,7 +253,7 @@ routes()
 together()
 {
     local compute n
-    awk 'BEGIN { srand(2); for (i = 0; i < 21; i++) { n = i == 5 ? 200 : int(rand() * 40)
+    awk 'BEGIN { srand(2); for (i = 0; i < 21; i++) { n = int(rand() * 40) + (i % 3 == 2 ? 64 + i * 5 : 0)
         for (k = 0; k <= n; k++) printf "%d ", int(rand() * 512); print "" } }' >"$dir/prompts"
     for compute in f32 bf16; do
         for n in 1 3 8 21; do
@@ -267,25 +267,26 @@ together()
     done
 }
 
-# Prompts that begin alike share whole chunks, and have the answers that each has by itself; m.dat
-# is there.
+# Prompts that begin alike share whole chunks of few tokens and any number of more, and have the answers
+# that each has by itself; m.dat is there.
 alike()
 {
-    local compute n line
+    local compute n line chunk
     awk 'BEGIN { split("28 29 60 1 100 4 28", own); for (i = 1; i <= 7; i++) {
         for (k = 1; k <= 100 + own[i]; k++) printf "%d ", (k <= 100 ? k : k + own[i]) * 37 % 512; print "" } }' >"$dir/prompts"
-    for compute in f32 bf16; do
-        set -- -q --device cuda --compute $compute --quant max --ids -n 4 --ignore-eos \
-            --prefill-chunk 64 --config "$dir/config.json" "$dir/m.dat"
+    for compute in 'f32 64' 'bf16 64' 'f32 4096' 'bf16 4096'; do
+        chunk=${compute#* } compute=${compute% *}
+        set -- -q --device cuda --compute "$compute" --quant max --ids -n 4 --ignore-eos \
+            --prefill-chunk "$chunk" --config "$dir/config.json" "$dir/m.dat"
         while read -r line; do
             "$bin/generate" "$@" <<<"$line" || :
         done <"$dir/prompts" >"$dir/alone"
         for n in 1 4; do
             "$bin/generate" "$@" -v --batch $n <"$dir/prompts" >"$dir/answers" 2>"$dir/words" || :
-            one "generate --batch $n $compute: prompts that begin alike" cmp "$dir/alone" "$dir/answers"
-            one "generate --batch $n $compute: less is computed" grep -Eq 'prompts: 950 tokens, [1-6][0-9][0-9] computed' "$dir/words"
+            one "generate --batch $n $compute: prompts that begin alike, chunks of $chunk" cmp "$dir/alone" "$dir/answers"
+            one "generate --batch $n $compute: less is computed, chunks of $chunk" grep -Eq 'prompts: 950 tokens, [1-7][0-9][0-9] computed' "$dir/words"
         done
-        one "generate $compute: all by themselves" [ "$(wc -w <"$dir/alone")" = 28 ]
+        one "generate $compute: all by themselves, chunks of $chunk" [ "$(wc -w <"$dir/alone")" = 28 ]
     done
 }
 

@@ -73,6 +73,8 @@ struct session {
     struct sequence first; // q at the beginning
     float *logits;         // (vocab) of session_follow
     struct par *pool;      // for logits of several prompts; NULL: greedy, or one
+    size_t together;       // max. tokens of longer prompts to compute together; 0: none
+    bool asked_together;   // together is set
     const volatile sig_atomic_t *stop; // set by a signal: the answer ends; NULL: none
     net_hidden_fn *hidden;             // called with hidden states, or NULL
     void *hidden_ctx;
@@ -90,22 +92,29 @@ bool session_fits(const struct session *s, size_t n);
 /* How many tokens a prompt of n may share with one that begins with the same `common`: their keys
  * and values have the bits that it gets alone, and tokens are left to be computed. */
 size_t session_shares(const struct session *s, size_t common, size_t n);
+/* How many of the n tokens of a prompt others may share when it is computed. */
+size_t session_shareable(const struct session *s, size_t n);
 /* How many tokens of q, with their keys and values in its cache, others may share. */
 size_t session_shared(const struct session *s, const struct sequence *q);
 /* Copy keys and values of the first n tokens to the cache of s->q, which has capacity for them. */
 int session_copy(struct session *s, const struct net_cache *from, size_t n);
-/* Run n tokens through the model in chunks; the logits of the last `rows` into logits, or with
- * NULL the argmax of the last into s->q->argmax.  1 if s->stop was set before all was done. */
+/* Run n tokens through the model in chunks, which end at multiples of their size; the logits of the
+ * last `rows` into logits, or with NULL the argmax of the last into s->q->argmax.  1 if s->stop was
+ * set before all was done. */
 int session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
                    float *logits);
 /* Run the tokens of s->q that its cache lacks; its argmax or logits are of the next. */
 int session_follow(struct session *s);
-/* Max. number of tokens of several prompts to compute together; 0: each prompt by itself. */
-size_t session_together(const struct session *s);
+/* Whether products of n tokens read weights as they are stored, which have bits of their own:
+ * prompts for which it is not the same are not computed together. */
+bool session_reads_stored(const struct session *s, size_t n);
+/* Max. number of tokens, in all, of prompts to compute together, of which one has n; 0: this one by
+ * itself. */
+size_t session_together(struct session *s, size_t n);
 /* Allocate a pass of so many, before caches take all memory. */
-int session_reserve_together(struct session *s, size_t sequences);
-/* session_follow for n sequences that lack one token each, or two and more each and at most
- * session_together(s) in all; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
+int session_reserve_together(struct session *s, size_t n, size_t sequences);
+/* session_follow for n sequences that lack one token each, or two and more each as
+ * session_together allows; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
 int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);
 bool session_ends(const struct session *s, uint32_t id);
 

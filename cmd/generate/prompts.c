@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 enum {
-    WAITING = 64
-}; // answers that may wait for an earlier one, for each prompt at a time
+    WAITING = 64, // answers that may wait for an earlier one, for each prompt at a time
+    WORTH = 128, // tokens to share for which a GPU computes the prompts that wait first
+};
 
 /* A prompt that is being answered. */
 struct slot {
@@ -40,6 +41,12 @@ struct output {
     bool done;
 };
 
+/* Busy ones, to be computed together. */
+struct group {
+    struct slot *slot[MAX_BATCH];
+    size_t n, tokens;
+};
+
 struct prompts {
     struct session *s;
     struct settings how;
@@ -47,11 +54,11 @@ struct prompts {
     struct layers layers;
     struct meter meter;
     struct slot slot[MAX_BATCH];
-    size_t slots, busy;              // slots: at a time
-    struct slot *waiting[MAX_BATCH]; // busy, to be computed with others
-    size_t n_waiting, lacks;         // tokens of those
-    float *logits;                   // (slots, vocab) of a step
-    struct output *out;              // (cap) prompt i at i % cap, from `printed` on
+    size_t slots, busy; // slots: at a time
+    struct group few,
+        many;      // of prompts whose products read weights as stored, and of others
+    float *logits; // (slots, vocab) of a step
+    struct output *out; // (cap) prompt i at i % cap, from `printed` on
     size_t cap;
     uint64_t next, printed, refused; // prompts
     uint64_t tokens, shared;         // of prompts; of these computed for another one
@@ -154,6 +161,25 @@ common(const struct ids *a, const struct ids *b)
     return n;
 }
 
+/* The slot, x itself at best, that has the most tokens that x may share; *n: how many. */
+static const struct slot *
+source_of(const struct prompts *p, const struct slot *x, size_t *n)
+{
+    const struct ids *ids = &x->q->ids;
+    const struct slot *from = x;
+    size_t most = common(ids, &x->kept);
+    for (size_t i = 0; i < MAX_BATCH; i++) {
+        struct ids other = cached(p->s, &p->slot[i]);
+        size_t mine = common(ids, &other);
+        if (mine > most) {
+            most = mine;
+            from = &p->slot[i];
+        }
+    }
+    *n = session_shares(p->s, most, ids->n);
+    return from;
+}
+
 /* Fill the cache with what other prompts, or the one before in this slot, have in common with
  * this one. */
 static int
@@ -161,18 +187,10 @@ share(struct prompts *p, struct slot *x, size_t tokens)
 {
     struct session *s = p->s;
     const struct ids *ids = &x->q->ids;
-    const struct slot *from = x;
-    size_t most = common(ids, &x->kept);
-    for (size_t i = 0; i < MAX_BATCH; i++) {
-        struct ids other = cached(s, &p->slot[i]);
-        size_t n = common(ids, &other);
-        if (n > most) {
-            most = n;
-            from = &p->slot[i];
-        }
-    }
-    most = session_shares(s, most, ids->n);
+    size_t most;
+    const struct slot *from = source_of(p, x, &most);
     x->q->cache.used = from == x ? most : 0;
+    x->q->prompt = 0; // others have nothing of it until it is computed
     p->tokens += ids->n;
     p->shared += most;
     if (session_reserve(s, tokens) < 0)
@@ -233,27 +251,52 @@ compute(struct prompts *p, struct slot *const *x, size_t n)
 
 /* Compute the prompts that wait. */
 static int
-compute_waiting(struct prompts *p)
+compute_waiting(struct prompts *p, struct group *g)
 {
-    size_t n = p->n_waiting;
-    p->n_waiting = p->lacks = 0;
-    return n ? compute(p, p->waiting, n) : 0;
+    size_t n = g->n;
+    g->n = g->tokens = 0;
+    return n ? compute(p, g->slot, n) : 0;
 }
 
-/* Begin an answer; its prompt is computed now, or a short one with others, later.  One token by
- * itself is computed as those of an answer are.  A prompt that waits has no tokens of others: on a
- * GPU only whole chunks are shared, and it has at most one. */
+/* How many tokens x could share with one that waits, if that were computed. */
+static size_t
+waiting_shares(const struct prompts *p, const struct slot *x, const struct group *g)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        struct ids other = g->slot[i]->q->ids;
+        other.n = session_shareable(p->s, other.n);
+        size_t n = common(&x->q->ids, &other);
+        most = n > most ? n : most;
+    }
+    return session_shares(p->s, most, x->q->ids.n);
+}
+
+/* Make room in the group for x: of at most so many tokens, and of none that x may have so much in
+ * common with that it pays to compute these first. */
+static int
+make_room(struct prompts *p, const struct slot *x, struct group *g, size_t most)
+{
+    size_t shares;
+    source_of(p, x, &shares);
+    if (g->tokens + x->q->ids.n - shares <= most &&
+        waiting_shares(p, x, g) < shares + WORTH)
+        return 0;
+    return compute_waiting(p, g);
+}
+
+/* Begin an answer; its prompt is computed now, or with others, later.  One token by itself is
+ * computed as those of an answer are. */
 static int
 start(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
     const struct config_generate *c = s->c;
     const struct settings *how = c->requests ? &x->request.how : &p->how;
-    size_t n = x->q->ids.n, together = session_together(s);
-    bool waits = n > 1 && n <= together;
-    if (waits && p->lacks + n > together && compute_waiting(p) < 0)
-        return -1;
-    if (waits && session_reserve_together(s, p->slots) < 0)
+    size_t n = x->q->ids.n, most = p->slots > 1 ? session_together(s, n) : 0;
+    struct group *g = session_reads_stored(s, n) ? &p->few : &p->many;
+    if (most &&
+        (make_room(p, x, g, most) < 0 || session_reserve_together(s, n, p->slots) < 0))
         return -1;
     s->q = x->q;
     if (share(p, x, answer_tokens(x->q->ids.n, how)) < 0)
@@ -266,10 +309,10 @@ start(struct prompts *p, struct slot *x)
     p->busy++;
     if (c->dump_layers && layers_open(&p->layers, s, x->q->ids.n) < 0)
         return -1;
-    if (!waits)
+    if (!most)
         return compute(p, &x, 1);
-    p->waiting[p->n_waiting++] = x;
-    p->lacks += n;
+    g->slot[g->n++] = x;
+    g->tokens += n - x->q->cache.used;
     return 0;
 }
 
@@ -511,8 +554,9 @@ run(struct prompts *p)
         } else if (!x && wants_more(p)) {
             rc = take(p);
             p->end = rc == 0;
-        } else if (p->n_waiting) {
-            rc = compute_waiting(p);
+        } else if (p->few.n || p->many.n) {
+            rc = compute_waiting(p, &p->few);
+            rc = rc < 0 ? rc : compute_waiting(p, &p->many);
         } else if (p->busy) {
             rc = step(p);
         } else {

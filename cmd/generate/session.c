@@ -11,6 +11,9 @@
 #include <sys/stat.h>
 
 enum { CHUNK = 512, CHUNK_GPU = 4096, CAPACITY_STEP = 64 }; // tokens
+enum {
+    FREE_FOR_PASS = 8
+}; // part of a GPU's free memory for prompts that are computed together
 
 /* ---- tokenizer ---------------------------------------------------------------------------- */
 
@@ -328,7 +331,8 @@ chunk_tokens(const struct session *s)
     return s->c->chunk ? s->c->chunk : s->k->is.host ? CHUNK : CHUNK_GPU;
 }
 
-/* Up to how many tokens may be computed together without a change of any bit. */
+/* Up to how many tokens may be computed together without a change of any bit; so may any number
+ * above it on a GPU, unless products are of FP8. */
 static size_t
 alike(const struct session *s)
 {
@@ -341,6 +345,42 @@ any_number(const struct session *s)
     return alike(s) == SIZE_MAX;
 }
 
+/* Whether chunks of more tokens than are few may be cut anywhere. */
+static bool
+may_cut(const struct session *s)
+{
+    return !s->k->is.host && !s->model.fp8 && !s->c->where.fp4 &&
+           chunk_tokens(s) > alike(s);
+}
+
+/* Where the last chunk of n tokens begins. */
+static size_t
+last_chunk(const struct session *s, size_t n)
+{
+    return n ? (n - 1) / chunk_tokens(s) * chunk_tokens(s) : 0;
+}
+
+size_t
+session_shareable(const struct session *s, size_t n)
+{
+    size_t last = last_chunk(s, n);
+    if (n < 2 || (may_cut(s) && n - last <= alike(s)))
+        return last;
+    return n;
+}
+
+/* The same of a GPU: more tokens than are few must be left, and so many of any chunk. */
+static size_t
+shares_of_chunks(const struct session *s, size_t common, size_t n)
+{
+    size_t chunk = chunk_tokens(s), few = alike(s) + 1, end = session_shareable(s, n),
+           k = end > few ? end - few : 0, begin, in;
+    k = common < k ? common : k;
+    begin = k / chunk * chunk;
+    in = k - begin < chunk - few ? k - begin : chunk - few; // of the chunk that is cut
+    return begin + in / s->k->is.cut * s->k->is.cut;
+}
+
 /* Otherwise whole chunks of prompts have the bits that they have alone: the same tokens behind the
  * same cache.  One token by itself is computed as those of an answer are, so it is no chunk, and
  * more than one must be left. */
@@ -350,6 +390,8 @@ session_shares(const struct session *s, size_t common, size_t n)
     size_t left = any_number(s) ? 1 : 2, unit = any_number(s) ? 1 : chunk_tokens(s);
     if (s->c->no_kv || s->c->dump_layers || n < left)
         return 0;
+    if (may_cut(s))
+        return shares_of_chunks(s, common, n);
     return (common < n - left ? common : n - left) / unit * unit;
 }
 
@@ -358,7 +400,7 @@ session_shared(const struct session *s, const struct sequence *q)
 {
     if (any_number(s))
         return q->cache.used;
-    return q->prompt > 1 && q->prompt <= q->cache.used ? q->prompt : 0;
+    return q->prompt <= q->cache.used ? session_shareable(s, q->prompt) : 0;
 }
 
 int
@@ -368,7 +410,8 @@ session_extend(struct session *s, const uint32_t *ids, size_t n, size_t rows,
     size_t chunk = chunk_tokens(s);
     size_t vocab = s->model.config.vocab;
     for (size_t at = 0; at < n;) {
-        size_t part = n - at < chunk ? n - at : chunk, end = at + part;
+        size_t left = chunk - s->q->cache.used % chunk,
+               part = n - at < left ? n - at : left, end = at + part;
         if (s->stop && *s->stop)
             return 1;
         size_t mine =
@@ -443,19 +486,63 @@ session_follow(struct session *s)
     return read_results(s, &q, 1) < 0 ? -1 : store_check(&s->model.store);
 }
 
-size_t
-session_together(const struct session *s)
+bool
+session_reads_stored(const struct session *s, size_t n)
 {
-    size_t chunk = chunk_tokens(s), n = alike(s);
-    if (s->k->is.host) // slower there
+    return n <= alike(s);
+}
+
+/* Bytes of a pass of n tokens and the logits of some. */
+static uint64_t
+pass_bytes(const struct session *s, size_t n)
+{
+    struct err err = { 0 };
+    struct net net = { 0 };
+    struct cpu_kind cpu = device_cpu(&s->c->where);
+    struct kernels *k = kernels_dry(&s->k->is, &cpu, &err);
+    uint64_t bytes = UINT64_MAX;
+    if (k && net_open(&net, &s->model.config, k, 1, &err) == 0) {
+        uint64_t before = k->usage.total;
+        if (net_reserve(&net, n, MAX_BATCH, false) == 0)
+            bytes = k->usage.total - before;
+    }
+    if (k) {
+        net_close(&net);
+        kernels_close(k);
+    }
+    return bytes;
+}
+
+/* A chunk, or half as many tokens again and again until a pass takes no more than a part of the
+ * memory that is free. */
+static size_t
+pass_tokens(const struct session *s)
+{
+    size_t n = chunk_tokens(s);
+    uint64_t most = device_free(&s->c->where) / FREE_FOR_PASS;
+    while (n > alike(s) && pass_bytes(s, n) > most)
+        n /= 2;
+    return n > alike(s) ? n : 0;
+}
+
+size_t
+session_together(struct session *s, size_t n)
+{
+    size_t chunk = chunk_tokens(s), few = alike(s);
+    if (s->k->is.host || s->model.fp8) // slower there; or numbers depend on others
         return 0;
-    return chunk < n ? chunk : n;
+    if (n > few && !s->asked_together) {
+        s->asked_together = true;
+        s->together = pass_tokens(s);
+    }
+    size_t most = n > few ? s->together : chunk < few ? chunk : few;
+    return n > 1 && n <= most ? most : 0;
 }
 
 int
-session_reserve_together(struct session *s, size_t sequences)
+session_reserve_together(struct session *s, size_t n, size_t sequences)
 {
-    return net_reserve(&s->model.net, session_together(s), sequences, false);
+    return net_reserve(&s->model.net, session_together(s, n), sequences, false);
 }
 
 /* Tokens of n sequences; id: the best of each, if that is all that is wanted. */

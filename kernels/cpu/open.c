@@ -107,6 +107,7 @@ const struct device kernels_cpu_device = { .name = "cpu",
                                            .max_logits = 1 << 25,
                                            .host = true,
                                            .alike = SIZE_MAX,
+                                           .cut = 1,
                                            .torchsharp = true };
 
 /* Version of our arithmetic: increment it whenever a change changes bits of a model's values, so

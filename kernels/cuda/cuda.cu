@@ -576,7 +576,7 @@ static const struct ops cuda_ops = {
 
 /* Version of our arithmetic and algorithm choices: increment it whenever a change here
  * changes bits of a model's values, so that a resumed run is warned. */
-enum { ARITHMETIC = 6 };
+enum { ARITHMETIC = 7 };
 
 static bool
 query_device(struct cuda *c)

@@ -35,13 +35,19 @@ struct shape {
     int in, out; // cudaDataType_t
     int align;   // alignment of pointers in bytes; 0: that of allocations
     int fast;    // FP8: sums as the tensor cores have them
-    // No padding: memcmp compares keys.
+    int alike;   // a row of the result has the same bits whatever n is
+    int unused;  // no padding: memcmp compares keys
 };
 
 enum {
     ALGORITHMS = 16, // algorithms requested from the heuristics
     NARROW = 2048,   // a weight with fewer rows is narrow
     CUT = 256,       // a weight is cut at multiples of so many rows
+    MORE = 32,       // rows that choose_whole adds, again and again
+    MOST_MORE = 128, // up to so many
+    MANY = 128, // rows for which the algorithm is chosen that others are compared with
+    FEW = 16,   // rows that they are compared by
+    SETTLED = PARTIALS / 16, // max. number of results then: three of up to 4 bytes
 };
 
 #if CUDART_VERSION >= 12080
@@ -58,7 +64,8 @@ struct plan {
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t algo;
-    char *name; // for profiling
+    bool settled; // see settle
+    char *name;   // for profiling
 };
 
 bool
@@ -214,24 +221,39 @@ tuned(const struct cuda *c, const struct shape *s)
 }
 
 static bool
-choose(struct cuda *c, struct plan *p)
+supports(struct cuda *c, const struct plan *p, const cublasLtMatmulAlgo_t *algo)
+{
+    cublasLtMatmulHeuristicResult_t found;
+    return cublasLtMatmulAlgoCheck(c->lt, p->op, p->a, p->b, p->c, p->d, algo,
+                                   &found) == CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= WORKSPACE;
+}
+
+/* Algorithms for the operands of p, the fastest first by the heuristics; whole: only those that
+ * do not divide a sum among blocks.  0: an error. */
+static int
+list_algorithms(struct cuda *c, const struct plan *p, bool whole,
+                cublasLtMatmulHeuristicResult_t *found)
 {
     cublasLtMatmulPreference_t want;
-    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
     const size_t workspace = WORKSPACE;
-    int n = 0, which = tuned(c, &p->shape);
-    if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
-                         "cublasLtMatmulPreferenceCreate"))
-        return false;
-    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                         &workspace, sizeof workspace);
-    const uint32_t align = (uint32_t)p->shape.align;
+    const uint32_t align = (uint32_t)p->shape.align,
+                   none = CUBLASLT_REDUCTION_SCHEME_NONE;
     const cublasLtMatmulPreferenceAttributes_t of_pointers[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
     };
+    int n = 0;
+    if (!cuda_check_blas(c, cublasLtMatmulPreferenceCreate(&want),
+                         "cublasLtMatmulPreferenceCreate"))
+        return 0;
+    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &workspace, sizeof workspace);
+    if (whole)
+        cublasLtMatmulPreferenceSetAttribute(
+            want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none, sizeof none);
     for (int i = 0; i < 4 && align; i++)
         cublasLtMatmulPreferenceSetAttribute(want, of_pointers[i], &align,
                                              sizeof align);
@@ -240,42 +262,120 @@ choose(struct cuda *c, struct plan *p)
     cublasLtMatmulPreferenceDestroy(want);
     if (s == CUBLAS_STATUS_SUCCESS && n == 0)
         s = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!cuda_check_blas(c, s, "cublasLtMatmulAlgoGetHeuristic"))
-        return false;
-    p->algo = found[which < n ? which : 0].algo;
-    return true;
+    return cuda_check_blas(c, s, "cublasLtMatmulAlgoGetHeuristic") ? n : 0;
+}
+
+/* The family that an algorithm is of. */
+static int
+family(const cublasLtMatmulAlgo_t *a)
+{
+    int id = -1;
+    size_t n;
+    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id,
+                                         &n);
+    return id;
+}
+
+static const struct plan *plan_for(struct cuda *c, const struct shape *s);
+
+/* The family of what is fastest for MANY rows, sums divided or not; -1: an error. */
+static int
+best_family(struct cuda *c, const struct shape *s)
+{
+    struct shape of = *s;
+    of.n = MANY;
+    of.alike = 0;
+    const struct plan *p = plan_for(c, &of);
+    return p ? family(&p->algo) : -1;
+}
+
+/* An algorithm that does not divide sums.  Where the list has none of the best family, others
+ * are ten times slower (H200, 80 and 128 rows of 9728 columns), so that of a few more rows is
+ * taken. */
+static bool
+choose_whole(struct cuda *c, struct plan *p)
+{
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
+    int n = list_algorithms(c, p, true, found), which = tuned(c, &p->shape),
+        best = n ? best_family(c, &p->shape) : -1;
+    if (n)
+        p->algo = found[which < n ? which : 0].algo;
+    for (size_t more = MORE; more <= MOST_MORE && cuda_ready(c); more += MORE) {
+        if (family(&p->algo) == best)
+            break;
+        struct plan larger = { p->shape };
+        larger.shape.n += more;
+        if (describe(c, &larger) && list_algorithms(c, &larger, true, found) &&
+            family(&found->algo) == best && supports(c, p, &found->algo))
+            p->algo = found->algo;
+        free_plan(&larger);
+    }
+    return cuda_ready(c);
+}
+
+static bool
+choose(struct cuda *c, struct plan *p)
+{
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
+    if (p->shape.alike)
+        return choose_whole(c, p);
+    int n = list_algorithms(c, p, false, found), which = tuned(c, &p->shape);
+    if (n)
+        p->algo = found[which < n ? which : 0].algo;
+    return n > 0;
 }
 
 static struct plan *
-plan_for(struct cuda *c, const struct shape *s)
+find_plan(struct cuda *c, const struct shape *s)
 {
     for (size_t i = 0; i < c->n_plans; i++)
         if (memcmp(&c->plans[i].shape, s, sizeof *s) == 0)
             return &c->plans[i];
-    if (c->n_plans == c->cap_plans) {
-        size_t cap = c->cap_plans ? 2 * c->cap_plans : 64;
-        struct plan *more = (struct plan *)realloc(c->plans, cap * sizeof *more);
-        if (!more) {
-            err_set(c->k.err, ERR_MEMORY, "out of memory for a product");
-            return NULL;
-        }
-        c->plans = more;
-        c->cap_plans = cap;
-    }
-    struct plan *p = &c->plans[c->n_plans];
-    memset(p, 0, sizeof *p);
-    p->shape = *s;
+    return NULL;
+}
+
+static bool
+make_plan(struct cuda *c, struct plan *p, const struct shape *s)
+{
+    *p = (struct plan){ *s };
     if (c->trace &&
         asprintf(&p->name, "product %c%c %s%s %zu %zu %zu", s->ta ? 'T' : 'N',
                  s->tb ? 'T' : 'N', s->in == FP8 ? "fp8 " : "",
                  s->out == CUDA_R_32F ? "f32" : "bf16", s->m, s->n, s->k) < 0)
         p->name = NULL;
-    if (!describe(c, p) || !choose(c, p)) {
-        free_plan(p);
+    return describe(c, p) && choose(c, p);
+}
+
+static bool
+keep_plan(struct cuda *c, const struct plan *p)
+{
+    if (c->n_plans == c->cap_plans) {
+        size_t cap = c->cap_plans ? 2 * c->cap_plans : 64;
+        struct plan *more = (struct plan *)realloc(c->plans, cap * sizeof *more);
+        if (!more) {
+            err_set(c->k.err, ERR_MEMORY, "out of memory for a product");
+            return false;
+        }
+        c->plans = more;
+        c->cap_plans = cap;
+    }
+    c->plans[c->n_plans++] = *p;
+    return true;
+}
+
+/* Until the next call; NULL: an error. */
+static const struct plan *
+plan_for(struct cuda *c, const struct shape *s)
+{
+    const struct plan *found = find_plan(c, s);
+    struct plan p;
+    if (found)
+        return found;
+    if (!make_plan(c, &p, s) || !keep_plan(c, &p)) {
+        free_plan(&p);
         return NULL;
     }
-    c->n_plans++;
-    return p;
+    return &c->plans[c->n_plans - 1];
 }
 
 static void
@@ -303,6 +403,101 @@ min_align(const void *a, const void *b, const void *c, const void *d)
     return all % 16 ? (int)(all & -all) : 0;
 }
 
+/* ---- rows that are alike --------------------------------------------------------- */
+
+/* An algorithm that does not divide a sum among blocks gives a row of the result the same
+ * bits, however many rows there are.  Two such algorithms have one order of sums as a rule:
+ * all did that cuBLASLt 13.1 names for 65 to 4,096 rows of a 4B model (H200).  That is no
+ * promise, so each is compared with one that is the same for all numbers of rows, and which
+ * is taken if bits differ. */
+
+/* *differs: set if x and y are not the same. */
+static __global__ void
+compare_kernel(int *differs, const uint32_t *x, const uint32_t *y, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        if (x[i] != y[i])
+            *differs = 1;
+}
+
+/* signs: the bits of them. */
+static __global__ void
+negate_kernel(uint32_t *x, uint32_t signs, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        x[i] ^= signs;
+}
+
+/* Whether both algorithms have the same sums of a few rows.  Of bf16 results few show the
+ * last bits of their sums, so sums are compared less what they are rounded to. */
+static bool
+same_sums(struct cuda *c, const struct plan *few, const cublasLtMatmulAlgo_t *one,
+          const cublasLtMatmulAlgo_t *other, const void *a, const void *b,
+          const float *alpha)
+{
+    const struct shape *s = &few->shape;
+    const size_t words = s->m * s->n / (s->out == CUDA_R_32F ? 1 : 2);
+    const uint32_t signs = s->out == CUDA_R_32F ? 0x80000000U : 0x80008000U;
+    const unsigned blocks = blocks_of(words, 256);
+    uint32_t *rounded = (uint32_t *)c->q.partials, *x = rounded + words, *y = x + words;
+    int *differs = (int *)(y + words), found = 0;
+    struct plan by_one = *few, by_other = *few;
+    by_one.algo = *one;
+    by_other.algo = *other;
+    cuda_zero(&c->k, differs, sizeof *differs);
+    run_plan(c, &by_one, rounded, a, b, NULL, alpha);
+    negate_kernel<<<blocks, 256, 0, c->q.stream>>>(rounded, signs, words);
+    run_plan(c, &by_one, x, a, b, rounded, alpha);
+    run_plan(c, &by_other, y, a, b, rounded, alpha);
+    compare_kernel<<<blocks, 256, 0, c->q.stream>>>(differs, x, y, words);
+    cuda_launched(c, "products: compare");
+    return kernels_download(&c->k, &found, differs, sizeof found) < 0 || !found;
+}
+
+/* Whether such a product was computed by that algorithm before. */
+static bool
+is_settled(const struct cuda *c, const struct plan *p)
+{
+    for (size_t i = 0; i < c->n_plans; i++) {
+        const struct plan *q = &c->plans[i];
+        if (q->settled && q->shape.m == p->shape.m && q->shape.k == p->shape.k &&
+            q->shape.in == p->shape.in && q->shape.out == p->shape.out &&
+            memcmp(&q->algo, &p->algo, sizeof p->algo) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Before the first product by the plan of s: see that it has an algorithm with the bits of
+ * the one that is chosen for MANY rows. */
+static void
+settle(struct cuda *c, const struct shape *s, const void *a, const void *b,
+       const float *alpha)
+{
+    struct shape of = *s;
+    of.n = MANY;
+    const struct plan *many = plan_for(c, &of);
+    if (!many)
+        return;
+    const cublasLtMatmulAlgo_t one = many->algo;
+    of.n = FEW < SETTLED / of.m ? FEW : 2;
+    of.alike = 0; // its own algorithm is not used
+    of.ldc = of.ldd = of.m;
+    const struct plan *few = plan_for(c, &of);
+    struct plan *p = find_plan(c, s);
+    if (!few || !p)
+        return;
+    bool same =
+        memcmp(&p->algo, &one, sizeof one) == 0 || is_settled(c, p) ||
+        (of.m * of.n <= SETTLED && supports(c, few, &one) &&
+         supports(c, few, &p->algo) && same_sums(c, few, &one, &p->algo, a, b, alpha));
+    if (!same && supports(c, p, &one))
+        p->algo = one;
+    p->settled = true;
+}
+
 /* d = alpha op(a) op(b) + add; alpha: on the device, NULL: 1; add: NULL: 0. */
 static void
 multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const void *b,
@@ -311,9 +506,12 @@ multiply(struct cuda *c, const struct shape *s, void *d, const void *a, const vo
     struct shape mine = *s;
     mine.align = min_align(a, b, add, d);
     const struct plan *p = plan_for(c, &mine);
-    if (!p)
-        return;
-    run_plan(c, p, d, a, b, add, alpha);
+    if (p && mine.alike && !p->settled) {
+        settle(c, &mine, a, b, alpha);
+        p = plan_for(c, &mine);
+    }
+    if (p && cuda_ready(c))
+        run_plan(c, p, d, a, b, add, alpha);
 }
 
 /* The same of FP8: the scales are those of x and y, of which a and b are forms. */
@@ -448,6 +646,7 @@ linear(struct cuda *c, const struct matrix *y, const struct matrix *x,
                            w->rows, y->stride, CUBLAS_OP_T, CUBLAS_OP_N };
         s.in = type_of(x->dtype);
         s.out = type_of(y->dtype);
+        s.alike = !c->k.is.trains;
         multiply(c, &s, dtype_at(y->dtype, y->data, first), r.p, x->data,
                  add ? dtype_at(y->dtype, add->data, first) : NULL, r.alpha);
         first += r.n;

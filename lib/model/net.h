@@ -167,8 +167,8 @@ struct net_run {
 };
 
 /* The same for tokens of each of `count` sequences, two or more of each; logits and best are of the
- * last ones.  With the bits of net_extend of each, if all are at most as many as the device calls
- * alike, and nothing is in FP8. */
+ * last ones.  With the bits of net_extend of each, if all of them together are at most as many as the
+ * device calls alike, or each is more, and nothing is in FP8. */
 int net_extend_each(struct net *n, const struct net_run *run, size_t count,
                     float *logits, int32_t *best);
 

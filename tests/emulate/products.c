@@ -16,7 +16,7 @@ struct emulate_blas {
 };
 
 struct emulate_preference {
-    uint32_t align;
+    uint32_t align, reductions;
 };
 
 struct emulate_product {
@@ -134,7 +134,9 @@ cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
     *p = calloc(1, sizeof **p);
     if (*p)
-        (*p)->align = 16; // the default is 256, but the library's kernels need 16
+        **p = (struct emulate_preference){
+            16, ~0U // the default is 256, but the library's kernels need 16
+        };
     return created(*p);
 }
 
@@ -150,11 +152,13 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
                                      cublasLtMatmulPreferenceAttributes_t which,
                                      const void *value, size_t size)
 {
-    bool aligns = which != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-    if (size != (aligns ? sizeof p->align : sizeof(size_t)))
+    bool is_size = which == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    uint32_t *to = which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? &p->reductions
+                                                                       : &p->align;
+    if (size != (is_size ? sizeof(size_t) : sizeof *to))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (aligns)
-        memcpy(&p->align, value, size);
+    if (!is_size)
+        memcpy(to, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -206,6 +210,32 @@ is_supported(const struct emulate_product *op, const struct emulate_layout *a,
            op->scaled[1] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
 }
 
+enum { DEEP = 256, WIDE = 16, MANY = 4, BLOCK = 256 }; // tile of k, m, n; buffered m
+
+/* Columns that are added by themselves; 0: as many as `divided` says.  NIBBLE_EMULATE_UNLIKE:
+ * another number for each third number of rows. */
+static size_t
+deep_of(const struct sizes *s, const struct emulate_preference *want)
+{
+    if (want->reductions && s->n <= 320)
+        return 0;
+    return getenv("NIBBLE_EMULATE_UNLIKE") ? DEEP - s->n % 3 * 80 : DEEP;
+}
+
+/* Of the family: for some numbers of rows there are only slow ones that do not divide sums. */
+static int
+id_of(const struct sizes *s, const struct emulate_preference *want)
+{
+    return !want->reductions && s->n % 48 == 16 ? 21 : 66;
+}
+
+/* Of an algorithm that divides sums as the number of rows is. */
+static size_t
+divided(size_t n)
+{
+    return 64 + n % 4 * 32;
+}
+
 cublasStatus_t
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
                                cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -221,8 +251,38 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
     if (!is_supported(op, a, b, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *n < max_algos && *n < 3; ++*n)
-        found[*n].algo = (cublasLtMatmulAlgo_t){ *n, want->align };
+        found[*n].algo = (cublasLtMatmulAlgo_t){ *n, id_of(&s, want), want->align,
+                                                 deep_of(&s, want) };
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                     cublasLtMatmulAlgoConfigAttributes_t which,
+                                     void *to, size_t size, size_t *written)
+{
+    if (which != CUBLASLT_ALGO_CONFIG_ID || size != sizeof algo->id)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, &algo->id, size);
+    *written = size;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* What an algorithm does not support, another one would not either. */
+cublasStatus_t
+cublasLtMatmulAlgoCheck(cublasLtHandle_t lt, cublasLtMatmulDesc_t op,
+                        cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                        const cublasLtMatmulAlgo_t *algo,
+                        cublasLtMatmulHeuristicResult_t *found)
+{
+    struct sizes s;
+    (void)lt;
+    if (!sizes_of(&s, op, a, b, c, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *found = (cublasLtMatmulHeuristicResult_t){ *algo, 0 };
+    return is_supported(op, a, b, d) ? CUBLAS_STATUS_SUCCESS
+                                     : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* ---- element types --------------------------------------------------------------- */
@@ -284,8 +344,6 @@ element(const struct operand *o, size_t across, size_t along)
     return code_value(at % 2 ? byte >> 4 : byte & 15) * scale_value(o->scales[tile]);
 }
 
-enum { DEEP = 256, WIDE = 16, MANY = 4, BLOCK = 256 }; // tile of k, m, n; buffered m
-
 /* Pack `each` rows interleaved along k; zeros past the last row. */
 static void
 pack(float *to, const struct operand *o, size_t across, size_t n, size_t along,
@@ -319,11 +377,11 @@ add_products(float sum[MANY][WIDE], const float *a, const float *b, size_t deep)
 /* sums (n, m) = op(a) op(b) */
 static void
 multiply(float *sums, const struct operand *a, const struct operand *b,
-         const struct sizes *s, float *buffer)
+         const struct sizes *s, size_t most, float *buffer)
 {
     float *left = buffer, *right = buffer + BLOCK * DEEP;
-    for (size_t k = 0; k < s->k; k += DEEP) {
-        size_t deep = s->k - k < DEEP ? s->k - k : DEEP;
+    for (size_t k = 0; k < s->k; k += most) {
+        size_t deep = s->k - k < most ? s->k - k : most;
         pack(right, b, 0, s->n, k, deep, MANY);
         for (size_t m = 0; m < s->m; m += BLOCK) {
             size_t tall = s->m - m < BLOCK ? s->m - m : BLOCK;
@@ -347,6 +405,7 @@ struct product {
     struct emulate_product op;
     struct emulate_layout la, lb, lc, ld;
     struct sizes s;
+    size_t deep;
     const float *alpha, *beta;
     const void *a, *b, *c;
     void *d;
@@ -371,7 +430,7 @@ run(void *with)
     float *buffer = malloc((BLOCK + s->n + MANY) * DEEP * sizeof *buffer);
     if (!sums || !buffer)
         emulate_fail("out of memory for a product");
-    multiply(sums, &x, &y, s, buffer);
+    multiply(sums, &x, &y, s, p->deep, buffer);
     for (int i = 0; i < 2 && p->la.type == CUDA_R_8F_E4M3; i++) {
         float scale;
         memcpy(&scale, p->op.scales[i], sizeof scale);
@@ -396,7 +455,8 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
                const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
                cudaStream_t stream)
 {
-    struct product p = { *op, *la, *lb, *lc, *ld, { 0 }, alpha, beta, a, b, c, d };
+    struct product p = { *op,   *la,  *lb, *lc, *ld, { 0 }, algo->deep,
+                         alpha, beta, a,   b,   c,   d };
     uintptr_t places = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
     (void)lt, (void)workspace, (void)bytes;
     if (!sizes_of(&p.s, op, la, lb, lc, ld) ||
@@ -406,6 +466,8 @@ cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t op, const void *alpha,
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (algo->align == 0 || places % algo->align)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (algo->deep == 0)
+        p.deep = divided(p.s.n);
     emulate_put(stream, run, &p, sizeof p);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -176,6 +176,83 @@ check_many(int form, size_t in, size_t tokens)
     kernels_free(gpu, gx);
 }
 
+/* x from row `first` on, n rows: whether y has the bits of those rows of `whole`. */
+static void
+check_part(const struct both *b, const char *name, const void *x, const void *add,
+           size_t first, size_t n, const float *whole)
+{
+    enum dtype act = gpu->is.act;
+    size_t in = b->cpu.cols, out = b->cpu.rows;
+    void *y = pair_poisoned(n * out * 4);
+    pair_linear(gpu, y, dtype_at(act, x, first * in), &b->gpu, n,
+                add ? dtype_at(act, add, first * out) : NULL);
+    float *found = pair_get(y, act, n * out);
+    CHECK_SAY(memcmp(found, whole + first * out, n * out * sizeof *found) == 0,
+              "%s, %s, rows %zu to %zu (%zu, %zu)%s: not those of all", name,
+              dtype_name(act), first, first + n, out, in, add ? ", added" : "");
+    free(found);
+    kernels_free(gpu, y);
+}
+
+/* A row has the same bits with any others, if they are few each time, or many. */
+static void
+check_rows(const struct both *b, const char *name, size_t rows)
+{
+    static const size_t many[] = { 65,  66,  67,  100, 127,  128, 129,
+                                   200, 256, 333, 512, 1000, 1024 },
+                        few[] = { 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64 };
+    enum dtype act = gpu->is.act;
+    const size_t most = gpu->is.alike, in = b->cpu.cols, out = b->cpu.rows;
+    float *x = pair_random(rows * in, 1, act, 5),
+          *c = pair_random(rows * out, 1, act, 6);
+    void *gx = pair_put(x, act, rows * in), *gc = pair_put(c, act, rows * out);
+    void *y = pair_poisoned(rows * out * 4);
+    for (int way = 0; way < 2; way++) {
+        const void *add = way ? gc : NULL;
+        pair_linear(gpu, y, gx, &b->gpu, rows, add);
+        float *all = pair_get(y, act, rows * out);
+        for (size_t i = 0; i < sizeof many / sizeof *many && many[i] < rows; i++) {
+            check_part(b, name, gx, add, 0, many[i], all);
+            check_part(b, name, gx, add, (rows - many[i]) / 3 * 2, many[i], all);
+            check_part(b, name, gx, add, rows - many[i], many[i], all);
+        }
+        free(all);
+        pair_linear(gpu, y, gx, &b->gpu, most, add);
+        all = pair_get(y, act, most * out);
+        for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+            check_part(b, name, gx, add, 0, few[i], all);
+            check_part(b, name, gx, add, most - few[i], few[i], all);
+        }
+        free(all);
+    }
+    kernels_free(gpu, gx);
+    kernels_free(gpu, gc);
+    kernels_free(gpu, y);
+    free(x);
+    free(c);
+}
+
+/* Of a small weight, and of those of a 4B model. */
+static void
+check_alike(void)
+{
+    static const size_t shapes[][2] = {
+        { 72, 608 },    { 4096, 2560 }, { 1024, 2560 },
+        { 2560, 4096 }, { 9728, 2560 }, { 2560, 9728 },
+    };
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int form = 0; form < 2 && pair_takes(shapes[s][0] * shapes[s][1]);
+             form++) {
+            struct both b;
+            if (form)
+                make_nvfp4(&b, 0, shapes[s][0], shapes[s][1], 4);
+            else
+                make_plain(&b, DT_BF16, shapes[s][0], shapes[s][1], 3);
+            check_rows(&b, form ? "packed" : "bf16", pair_small ? 260 : 1100);
+            drop(&b);
+        }
+}
+
 /* Rows of several weights: narrow and wide ones. */
 struct many {
     size_t outs[LINEAR_MAX], n;
@@ -351,6 +428,8 @@ check(enum dtype act)
                                         { 12008, 640 }, { 3210, 2560 }, { 3210, 4000 },
                                         { 3210, 5504 } };
     pair_open(act);
+    if (!pair_few)
+        check_alike();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 6 && pair_takes(shapes[s][0] * shapes[s][1]);
              form++) {
