@@ -186,7 +186,7 @@ place_product(struct weights *w, size_t i, size_t n)
         struct matrix *to = &t->fp8;
         *to = matrix_of(DT_F8_E4M3, w->scratch + rows * r->shape[1],
                         (size_t)r->shape[0], (size_t)r->shape[1]);
-        to->scale2 = w->scratch_scale2 + (w->share ? 0 : m);
+        to->scale2 = w->scratch_scale2 + (w->share ? 0 : m * FP8_SCALE_UNIT);
         to->transposed = w->share ? w->scratch + rows : to->data;
         to->transposed_stride = w->share ? all : to->rows;
         t->bound = &w->bound[w->share ? i : i + m];
@@ -211,7 +211,8 @@ alloc_scratch(struct weights *w)
         return 0;
     w->scratch = kernels_alloc(w->n->k, MEMORY_WEIGHTS, max);
     w->scratch_scale2 =
-        kernels_alloc(w->n->k, MEMORY_WEIGHTS, LINEAR_MAX * sizeof *w->scratch_scale2);
+        kernels_alloc(w->n->k, MEMORY_WEIGHTS,
+                      LINEAR_MAX * FP8_SCALE_UNIT * sizeof *w->scratch_scale2);
     if (alloc_found(w) < 0 || !w->scratch || !w->scratch_scale2)
         return -1;
     for (size_t i = 0, n; i < t->n; i += n) {

@@ -23,7 +23,7 @@ struct weights {
     struct matrix shared_codes[2]; // that memory; with `overlaps` two
     float *bound;                  // (table.n) on the device: op_amax of codes
     uint8_t *scratch;              // E4M3 of the weights of one product at a time
-    float *scratch_scale2;         // (LINEAR_MAX) theirs
+    float *scratch_scale2;         // (LINEAR_MAX, FP8_SCALE_UNIT) theirs
     uint64_t *inexact;             // on the device: see n_inexact
     // weights in E4M3 when they were first made, and how many of them are not exact
     // there; 0 before

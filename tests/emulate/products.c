@@ -203,7 +203,8 @@ is_supported(const struct emulate_product *op, const struct emulate_layout *a,
     if (wide || half)
         return d->type == CUDA_R_32F || (half && d->type == CUDA_R_16BF);
     if (a->type == CUDA_R_8F_E4M3)
-        return is_tn(op, a, b, 16) && d->rows % 16 == 0;
+        return is_tn(op, a, b, 16) && d->rows % 16 == 0 &&
+               ((uintptr_t)op->scales[0] | (uintptr_t)op->scales[1]) % 16 == 0;
     return a->type == CUDA_R_4F_E2M1 && emulate_device()->major >= 10 &&
            d->type == CUDA_R_32F && is_tn(op, a, b, 32) &&
            op->scaled[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 &&

