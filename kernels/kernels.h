@@ -522,11 +522,9 @@ void op_quantize(struct kernels *k, const struct matrix *to, const struct matrix
  * zero from to->rows to the next multiple of FP8_UNIT.  Where amax is not finite scale2 is NaN
  * and elements are zero.  amax may be less than x has: what is then above 448, the
  * largest number of E4M3, is 448, and Inf and NaN are NaN.  found: NULL, or what is counted besides. */
-enum {
-    FP8_UNIT = 16,
-    FP8_SCALE_UNIT =
-        4 // floats: where the scale of an operand may be, a multiple of 16 bytes
-};        // products of FP8 take weights that are multiples of it, both ways
+/* Products of FP8 take weights that are multiples of FP8_UNIT, both ways, and scales at
+ * multiples of so many floats. */
+enum { FP8_UNIT = 16, FP8_SCALE_UNIT = 4 };
 struct fp8_found {
     float *
         amax; // of activations, grows to their largest magnitude; NaN: one is not finite
