@@ -447,14 +447,13 @@ static __global__ void __launch_bounds__(max_groups<PER> *GROUP)
 }
 
 static struct share
-share_of(const struct cuda *c, const struct division &d, unsigned tiles, unsigned units,
-         bool clusters)
+share_of(const struct cuda *c, const struct division &d, unsigned tiles, unsigned units)
 {
     unsigned all = (unsigned)(d.split * d.warps), groups = (tiles + 3) / 4,
              sms = (unsigned)c->sms;
     struct share s = { (unsigned)d.split, (unsigned)d.warps, 1, all, 1 };
     // Many rows give all SMs something to do; a slice without units is not there.
-    if (clusters && 4 * blocks_of(groups, max_groups<CHAINED>) < 3 * sms &&
+    if (4 * blocks_of(groups, max_groups<CHAINED>) < 3 * sms &&
         units / s.split >= s.slices) {
         s.per = all > 8 ? 2 : 1;
         s.blocks = all / s.per;
@@ -523,12 +522,11 @@ template <typename F, int NT>
 static void
 start(struct cuda *c, const struct job &j, const struct share &s)
 {
-    if constexpr (std::is_same<F, fp4_form>::value) {
-        if (s.blocks > 1 && s.per == 1)
-            return start_as<F, NT, 1>(c, j, s);
+    if (s.blocks > 1 && s.per == 1)
+        return start_as<F, NT, 1>(c, j, s);
+    if constexpr (std::is_same<F, fp4_form>::value) // bf16 has 8 slices
         if (s.blocks > 1)
             return start_as<F, NT, 2>(c, j, s);
-    }
     start_as<F, NT, CHAINED>(c, j, s);
 }
 
@@ -536,8 +534,7 @@ template <typename F>
 static void
 start_many(struct cuda *c, const struct job &j, const struct division &d)
 {
-    struct share s = share_of(c, d, j.tiles, blocks_of(j.in, F::COLUMNS),
-                              std::is_same<F, fp4_form>::value);
+    struct share s = share_of(c, d, j.tiles, blocks_of(j.in, F::COLUMNS));
     if (j.tokens <= 16)
         start<F, 2>(c, j, s);
     else if (j.tokens <= 32)
