@@ -135,42 +135,26 @@ describe(int device, char *bus, int n, size_t *all)
            total(all, d) == 0;
 }
 
-/* A GPU of NVML's, which stays open, since to open it takes 10 ms. */
-struct opened {
-    int number;
-    bool known;
-    nvml_device d;
-    int (*memory)(nvml_device, struct nvml_memory *);
-    size_t all; // bytes, by the driver
-};
-
-static struct opened
-open_nvml(int device)
-{
-    struct opened o = { .number = device };
-    int (*init)(void), (*handle)(const char *, nvml_device *);
-    static const char *const names[] = { "nvmlInit_v2",
-                                         "nvmlDeviceGetHandleByPciBusId_v2",
-                                         "nvmlDeviceGetMemoryInfo" };
-    char bus[32];
-    o.known = describe(device, bus, sizeof bus, &o.all) &&
-              find_all(dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL),
-                       (void *[]){ &init, &handle, &o.memory }, names, 3) &&
-              init() == NVML_SUCCESS && handle(bus, &o.d) == NVML_SUCCESS;
-    return o;
-}
-
 /* 0: there is no NVML, it does not report (a GPU that shares the machine's memory), or
- * it reports the whole of a GPU of which we have a part. */
+ * it reports the whole of a GPU of which we have a part.  NVML is not shut down: the next time
+ * it is open already, and to open it takes 10 ms. */
 static uint64_t
 free_by_nvml(int device)
 {
-    static struct opened o = { .number = -1 };
+    int (*init)(void), (*handle)(const char *, nvml_device *);
+    int (*memory)(nvml_device, struct nvml_memory *);
+    static const char *const names[] = { "nvmlInit_v2",
+                                         "nvmlDeviceGetHandleByPciBusId_v2",
+                                         "nvmlDeviceGetMemoryInfo" };
     struct nvml_memory m = { 0 };
-    if (o.number != device)
-        o = open_nvml(device);
-    bool known =
-        o.known && o.memory(o.d, &m) == NVML_SUCCESS && m.total / 8 * 7 < o.all;
+    nvml_device d = NULL;
+    char bus[32];
+    size_t all = 0;
+    bool known = describe(device, bus, sizeof bus, &all) &&
+                 find_all(dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL),
+                          (void *[]){ &init, &handle, &memory }, names, 3) &&
+                 init() == NVML_SUCCESS && handle(bus, &d) == NVML_SUCCESS &&
+                 memory(d, &m) == NVML_SUCCESS && m.total / 8 * 7 < all;
     return known ? m.free : 0;
 }
 
