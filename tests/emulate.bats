@@ -343,6 +343,14 @@ assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole
     [ "$(wc -l <want)" = 3 ]
     answers -v -n 2 --batch 3 <prompts 2>words | cmp - want
     has 'prompts: 3 computed in 1 pass' <words
+    # 2 MiB a token: a prompt whose cache leaves no room for such a pass is computed without it.
+    sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 32/' config.json
+    datpack -q -f --init 3 --config config.json --to ckpt -o m.ckpt
+    seq -s ' ' 80 >prompts
+    k=$(answers -n 1 <prompts)
+    sed -i "s/\"eos_token_id\": [0-9]*/\"eos_token_id\": $k/" config.json
+    answers -v -n 3600 --batch 2 <prompts 2>words
+    has 'prompt 0: prefill 80 tokens' <words
 }
 
 @test "answers: a driver that refuses a tensor map is named" {

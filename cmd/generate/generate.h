@@ -75,6 +75,7 @@ struct session {
     struct par *pool;      // for logits of several prompts; NULL: greedy, or one
     size_t together;       // max. tokens of longer prompts to compute together; 0: none
     bool asked_together;   // together is set
+    bool apart;            // each prompt is computed by itself
     const volatile sig_atomic_t *stop; // set by a signal: the answer ends; NULL: none
     net_hidden_fn *hidden;             // called with hidden states, or NULL
     void *hidden_ctx;
@@ -111,8 +112,10 @@ bool session_reads_stored(const struct session *s, size_t n);
 /* Max. number of tokens, in all, of prompts to compute together, of which one has n; 0: this one by
  * itself. */
 size_t session_together(struct session *s, size_t n);
-/* Allocate a pass of so many, before caches take all memory. */
+/* Allocate a pass of so many, if that is not 0, before caches take all memory. */
 int session_reserve_together(struct session *s, size_t n, size_t sequences);
+/* Free it: from now on each prompt is computed by itself. */
+void session_apart(struct session *s);
 /* session_follow for n sequences that lack one token each, or two and more each as
  * session_together allows; logits: (n, vocab) scratch.  Each gets the bits that it gets alone. */
 int session_step(struct session *s, struct sequence *const *q, size_t n, float *logits);

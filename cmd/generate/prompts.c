@@ -272,14 +272,14 @@ waiting_shares(const struct prompts *p, const struct slot *x, const struct group
     return session_shares(p->s, most, x->q->ids.n);
 }
 
-/* Make room in the group for x: of at most so many tokens, and of none that x may have so much in
- * common with that it pays to compute these first. */
+/* Make room in the group for x: of at most so many tokens (0: x is computed by itself), and of none
+ * that x may have so much in common with that it pays to compute these first. */
 static int
 make_room(struct prompts *p, const struct slot *x, struct group *g, size_t most)
 {
     size_t shares;
     source_of(p, x, &shares);
-    if (g->tokens + x->q->ids.n - shares <= most &&
+    if ((most == 0 || g->tokens + x->q->ids.n - shares <= most) &&
         waiting_shares(p, x, g) < shares + WORTH)
         return 0;
     return compute_waiting(p, g);
@@ -295,8 +295,7 @@ start(struct prompts *p, struct slot *x)
     const struct settings *how = c->requests ? &x->request.how : &p->how;
     size_t n = x->q->ids.n, most = p->slots > 1 ? session_together(s, n) : 0;
     struct group *g = session_reads_stored(s, n) ? &p->few : &p->many;
-    if (most &&
-        (make_room(p, x, g, most) < 0 || session_reserve_together(s, n, p->slots) < 0))
+    if (p->slots > 1 && make_room(p, x, g, most) < 0)
         return -1;
     s->q = x->q;
     if (share(p, x, answer_tokens(x->q->ids.n, how)) < 0)
@@ -472,16 +471,24 @@ fits(const struct prompts *p, struct slot *x)
     return session_fits(s, answer_tokens(x->q->ids.n, how));
 }
 
-/* Start a prompt that was held, in the memory of answers that are complete. */
+/* Start a prompt that does not fit, or did not: in the memory of answers that are complete and, if
+ * there are no others, of the pass for several prompts.  Else it waits. */
 static int
 start_held(struct prompts *p, struct slot *x)
 {
     for (size_t i = 0; i < MAX_BATCH && !fits(p, x); i++) {
         struct slot *done = &p->slot[i];
-        if (done->state != SLOT_FREE)
+        if (done->state != SLOT_FREE || done == x)
             continue;
         sequence_free(done->q);
         done->kept.n = 0;
+    }
+    if (!fits(p, x)) {
+        if (p->busy) {
+            p->slots = p->busy;
+            return 0;
+        }
+        session_apart(p->s);
     }
     return start(p, x);
 }
@@ -491,8 +498,12 @@ static int
 start_or_hold(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
-    if (p->busy == 0 || fits(p, x))
+    if (p->slots > 1 && session_reserve_together(s, x->q->ids.n, p->slots) < 0)
+        return -1;
+    if (fits(p, x))
         return start(p, x);
+    if (p->busy == 0)
+        return start_held(p, x);
     x->state = SLOT_HELD;
     p->slots = p->busy;
     if (!s->c->cmd.quiet)

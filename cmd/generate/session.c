@@ -530,19 +530,27 @@ session_together(struct session *s, size_t n)
 {
     size_t chunk = chunk_tokens(s), few = alike(s);
     if (s->k->is.host || s->model.fp8) // slower there; or numbers depend on others
-        return 0;
-    if (n > few && !s->asked_together) {
+        s->apart = true;
+    if (n > few && !s->apart && !s->asked_together) {
         s->asked_together = true;
         s->together = pass_tokens(s);
     }
     size_t most = n > few ? s->together : chunk < few ? chunk : few;
-    return n > 1 && n <= most ? most : 0;
+    return !s->apart && n > 1 && n <= most ? most : 0;
 }
 
 int
 session_reserve_together(struct session *s, size_t n, size_t sequences)
 {
-    return net_reserve(&s->model.net, session_together(s, n), sequences, false);
+    size_t most = session_together(s, n);
+    return most ? net_reserve(&s->model.net, most, sequences, false) : 0;
+}
+
+void
+session_apart(struct session *s)
+{
+    s->apart = true;
+    net_release(&s->model.net);
 }
 
 /* Tokens of n sequences; id: the best of each, if that is all that is wanted. */

@@ -438,11 +438,12 @@ same_sums(struct cuda *c, const struct plan *few, const cublasLtMatmulAlgo_t *on
           const float *alpha)
 {
     const struct shape *s = &few->shape;
-    const size_t words = s->m * s->n / (s->out == CUDA_R_32F ? 1 : 2);
+    const size_t words = s->m * s->n / (s->out == CUDA_R_32F ? 1 : 2),
+                 room = (words + 3) / 4 * 4; // whole 16 bytes
     const uint32_t signs = s->out == CUDA_R_32F ? 0x80000000U : 0x80008000U;
     const unsigned blocks = blocks_of(words, 256);
-    uint32_t *rounded = (uint32_t *)c->q.partials, *x = rounded + words, *y = x + words;
-    int *differs = (int *)(y + words), found = 0;
+    uint32_t *rounded = (uint32_t *)c->q.partials, *x = rounded + room, *y = x + room;
+    int *differs = (int *)(y + room), found = 0;
     struct plan by_one = *few, by_other = *few;
     by_one.algo = *one;
     by_other.algo = *other;
@@ -456,14 +457,15 @@ same_sums(struct cuda *c, const struct plan *few, const cublasLtMatmulAlgo_t *on
     return kernels_download(&c->k, &found, differs, sizeof found) < 0 || !found;
 }
 
-/* Whether such a product was computed by that algorithm before. */
+/* Whether such a product, of any number of rows, was computed by that algorithm before. */
 static bool
 is_settled(const struct cuda *c, const struct plan *p)
 {
     for (size_t i = 0; i < c->n_plans; i++) {
         const struct plan *q = &c->plans[i];
-        if (q->settled && q->shape.m == p->shape.m && q->shape.k == p->shape.k &&
-            q->shape.in == p->shape.in && q->shape.out == p->shape.out &&
+        struct shape of = q->shape;
+        of.n = p->shape.n;
+        if (q->settled && memcmp(&of, &p->shape, sizeof of) == 0 &&
             memcmp(&q->algo, &p->algo, sizeof p->algo) == 0)
             return true;
     }
@@ -495,6 +497,11 @@ settle(struct cuda *c, const struct shape *s, const void *a, const void *b,
          supports(c, few, &p->algo) && same_sums(c, few, &one, &p->algo, a, b, alpha));
     if (!same && supports(c, p, &one))
         p->algo = one;
+    else if (!same && cuda_ready(c))
+        err_set(c->k.err, ERR_USAGE,
+                "cuda: cuBLASLt names no algorithm for %zu rows that adds in the order "
+                "of that for %d: --prefill-chunk 64 does without",
+                s->n, (int)MANY);
     p->settled = true;
 }
 

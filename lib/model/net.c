@@ -71,6 +71,14 @@ drop_ahead(struct net *n)
     n->ahead.key = NULL;
 }
 
+void
+net_release(struct net *n)
+{
+    drop_ahead(n);
+    pass_free(n->pass);
+    n->pass = NULL;
+}
+
 static void
 begin_tokens(struct pass *p, size_t tokens)
 {

@@ -117,6 +117,9 @@ void net_close(struct net *n);
 /* Allocate for passes of so many tokens and labels, with or without the backward pass, also
  * in the teacher. */
 int net_reserve(struct net *n, size_t tokens, size_t labels, bool backward);
+/* Free that memory, n's alone. */
+void net_release(struct net *n);
+
 /* What is known of each position after a pass: (tokens) on the host, 0 without a label. */
 struct net_losses {
     float *loss; // cross-entropy, or what `kind` asks for
