@@ -34,7 +34,8 @@ enum {
     DECODED = 16,    // max. tokens of attention_decode: memory-bound
 };
 
-static_assert(ATTENTION_CUT == WARP_ROWS, "rows of a warp raise their maxima together");
+static_assert((int)ATTENTION_CUT == (int)WARP_ROWS,
+              "rows of a warp raise their maxima together");
 
 /* Order tiles by work, the longest first: tiles of rows if end is NULL, else tiles of
  * keys, with the end of the queries that see them. */
