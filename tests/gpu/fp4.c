@@ -269,7 +269,7 @@ check_product(bool native, size_t rows, size_t out, size_t in)
     char what[120];
     size_t n = rows * out;
     float *plain = pair_random(rows * in, 1, act, 5), *c = pair_random(n, 1, act, 6);
-    float *want = malloc(n * sizeof *want + 1);
+    float *want = calloc(n + 1, sizeof *want);
     void *gx = pair_put(plain, act, rows * in), *gc = pair_put(c, act, n);
     void *y = pair_poisoned(n * (dtype_bits(gpu->is.act) / 8));
     NEED(want);

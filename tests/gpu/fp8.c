@@ -518,7 +518,7 @@ check_products(size_t rows, size_t out, size_t in)
     size_t most = out > in ? out : in,
            n = rows * most > out * in ? rows * most : out * in;
     struct both w, x, dy;
-    float *want = malloc(n * sizeof *want), *c = pair_random(rows * out, 1, act, 6);
+    float *want = calloc(n + 1, sizeof *want), *c = pair_random(rows * out, 1, act, 6);
     void *on = pair_poisoned(n * sizeof(float)), *gc = pair_put(c, act, rows * out);
     NEED(want);
     weight_open(&w, QUANT_SWEEP, out, in, false);
@@ -559,7 +559,7 @@ static void
 check_together(size_t rows, size_t out, size_t in)
 {
     struct both w, dy;
-    float *want = malloc(rows * in * sizeof *want);
+    float *want = calloc(rows * in + 1, sizeof *want);
     void *on = pair_poisoned(rows * in * sizeof(float));
     NEED(want);
     weight_open(&w, QUANT_MAX, 2 * out, in, false);

@@ -111,7 +111,7 @@ check_linear(const struct both *b, const char *name, size_t tokens)
     size_t in = b->cpu.cols, out = b->cpu.rows, n = tokens * out;
     char what[200];
     float *x = pair_random(tokens * in, 1, act, 5), *c = pair_random(n, 1, act, 6);
-    float *want = malloc(n * sizeof *want + 1);
+    float *want = calloc(n + 1, sizeof *want);
     void *gx = pair_put(x, act, tokens * in), *gc = pair_put(c, act, n);
     void *y = pair_poisoned(n * 4);
     NEED(want);
@@ -274,7 +274,7 @@ check_many_bwd(int form, bool together, const struct many *many, size_t in,
     size_t n = tokens * in, size = dtype_bits(of_grad) / 8;
     char what[200];
     float *dy = pair_random(tokens * all, 1, act, 7), *c = pair_random(n, 1, act, 8);
-    float *x = pair_random(n, 1, act, 9), *want = malloc(n * sizeof *want + 1);
+    float *x = pair_random(n, 1, act, 9), *want = calloc(n + 1, sizeof *want);
     void *gdy = pair_put(dy, act, tokens * all), *gc = pair_put(c, act, n);
     void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
     char *place = pair_poisoned(all * in * size), *expanded = NULL;
@@ -376,7 +376,7 @@ check_bwd(const struct both *b, const char *name, size_t tokens)
     size_t in = b->cpu.cols, out = b->cpu.rows, n = tokens * in;
     char what[200];
     float *dy = pair_random(tokens * out, 1, act, 7), *c = pair_random(n, 1, act, 8);
-    float *x = pair_random(n, 1, act, 9), *want = malloc((n + out * in) * sizeof *want);
+    float *x = pair_random(n, 1, act, 9), *want = calloc(n + out * in, sizeof *want);
     void *gdy = pair_put(dy, act, tokens * out), *gc = pair_put(c, act, n);
     void *gx = pair_put(x, act, n), *dx = pair_poisoned(n * 4);
     NEED(want);

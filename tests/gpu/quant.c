@@ -396,7 +396,8 @@ check_amax(enum dtype dtype, size_t n)
 static void
 check_largest(size_t n, size_t ranks)
 {
-    float *all = pair_random(n * ranks, 1, DT_F32, 7), *want = malloc(n * sizeof *want);
+    float *all = pair_random(n * ranks, 1, DT_F32, 7),
+          *want = calloc(n + 1, sizeof *want);
     NEED(want);
     for (size_t i = 0; i < n * ranks; i++)
         all[i] = fabsf(all[i]);

@@ -18,7 +18,7 @@ main(int argc, char **argv)
     struct matrix weight = matrix_of(DT_F32, pair_put(w, DT_F32, OUT * IN), OUT, IN),
                   here = matrix_of(DT_F32, w, OUT, IN);
     float *in[BUFFERS], *y = pair_poisoned(ROUNDS * n_out * sizeof *y);
-    float *want = malloc(n_out * sizeof *want);
+    float *want = calloc(n_out + 1, sizeof *want);
     NEED(want);
     for (unsigned b = 0; b < BUFFERS; b++) {
         in[b] = pair_poisoned(n * sizeof *in[b]);
