@@ -240,8 +240,8 @@ struct device {
     bool expands;      // products are faster from `expanded`
     bool any_order;    // sums may come in any order, other bits each time
     bool torchsharp;   // it has TorchSharp's packed optimizer
-    /* Up to so many tokens the result of a product for each has the same bits with any others;
-     * and above it, unless the device trains, again. */
+    /* Products of 1 to `alike` tokens give a token the same bits with any others; so do products
+     * of more, unless the device trains, but they may be other bits. */
     size_t alike;
     /* Attention of a token has the same bits if it is computed with all tokens of a pass or with
      * those from a multiple of `cut` on, if these are more than `alike`. */
@@ -523,7 +523,7 @@ void op_quantize(struct kernels *k, const struct matrix *to, const struct matrix
  * and elements are zero.  amax may be less than x has: what is then above 448, the
  * largest number of E4M3, is 448, and Inf and NaN are NaN.  found: NULL, or what is counted besides. */
 /* Products of FP8 take weights that are multiples of FP8_UNIT, both ways, and scales at
- * multiples of so many floats. */
+ * multiples of FP8_SCALE_UNIT floats. */
 enum { FP8_UNIT = 16, FP8_SCALE_UNIT = 4 };
 struct fp8_found {
     float *

@@ -343,7 +343,7 @@ assert all(abs(t["prefill_s"] - whole * t["prefill_tokens"] / 62) < 1e-4 * whole
     [ "$(wc -l <want)" = 3 ]
     answers -v -n 2 --batch 3 <prompts 2>words | cmp - want
     has 'prompts: 3 computed in 1 pass' <words
-    # 2 MiB a token: a prompt whose cache leaves no room for such a pass is computed without it.
+    # 2 MiB a token: the cache of one prompt leaves no room for a pass of several, so there is none.
     sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 32/' config.json
     datpack -q -f --init 3 --config config.json --to ckpt -o m.ckpt
     seq -s ' ' 80 >prompts

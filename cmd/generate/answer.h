@@ -52,8 +52,9 @@ void answer_open(struct answer *a, struct session *s, const struct settings *how
 /* Generate it. */
 int answer_make(struct answer *a);
 /* In steps: begin computes what the next token is chosen by, of n answers together, which lack
- * tokens as session_together allows if there are several, with (n, vocab) scratch; next chooses it, then it must be computed (session_follow, session_step) before the next one; 1: the answer is
- * complete, or was interrupted, and end is called. */
+ * tokens as session_together allows if there are several, with (n, vocab) scratch; next chooses
+ * it, then it must be computed (session_follow, session_step) before the next one; 1: the answer
+ * is complete, or was interrupted, and end is called. */
 int answer_begin(struct answer *const *a, size_t n, float *logits);
 int answer_next(struct answer *a);
 int answer_end(struct answer *a);

@@ -112,7 +112,7 @@ bool session_reads_stored(const struct session *s, size_t n);
 /* Max. number of tokens, in all, of prompts to compute together, of which one has n; 0: this one by
  * itself. */
 size_t session_together(struct session *s, size_t n);
-/* Allocate a pass of so many, if that is not 0, before caches take all memory. */
+/* Allocate a pass of that number of tokens, if it is not 0, before caches take all memory. */
 int session_reserve_together(struct session *s, size_t n, size_t sequences);
 /* Free it: from now on each prompt is computed by itself. */
 void session_apart(struct session *s);

@@ -272,8 +272,8 @@ waiting_shares(const struct prompts *p, const struct slot *x, const struct group
     return session_shares(p->s, most, x->q->ids.n);
 }
 
-/* Make room in the group for x: of at most so many tokens (0: x is computed by itself), and of none
- * that x may have so much in common with that it pays to compute these first. */
+/* Compute the group if x would make it larger than `most` tokens (0: x is computed by itself), or
+ * could share WORTH tokens more with it than with prompts that are computed. */
 static int
 make_room(struct prompts *p, const struct slot *x, struct group *g, size_t most)
 {

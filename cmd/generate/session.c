@@ -345,7 +345,7 @@ any_number(const struct session *s)
     return alike(s) == SIZE_MAX;
 }
 
-/* Whether chunks of more tokens than are few may be cut anywhere. */
+/* Whether a prompt may begin inside a chunk. */
 static bool
 may_cut(const struct session *s)
 {
@@ -369,7 +369,7 @@ session_shareable(const struct session *s, size_t n)
     return n;
 }
 
-/* The same of a GPU: more tokens than are few must be left, and so many of any chunk. */
+/* The same of a GPU: of the prompt, and of the chunk that is cut, more than alike(s) tokens are left. */
 static size_t
 shares_of_chunks(const struct session *s, size_t common, size_t n)
 {

@@ -44,7 +44,7 @@ enum {
     NARROW = 2048,   // a weight with fewer rows is narrow
     CUT = 256,       // a weight is cut at multiples of so many rows
     MORE = 32,       // rows that choose_whole adds, again and again
-    MOST_MORE = 128, // up to so many
+    MOST_MORE = 128, // its maximum
     MANY = 128, // rows for which the algorithm is chosen that others are compared with
     FEW = 16,   // rows that they are compared by
     SETTLED = PARTIALS / 16, // max. number of results then: three of up to 4 bytes
@@ -229,7 +229,7 @@ supports(struct cuda *c, const struct plan *p, const cublasLtMatmulAlgo_t *algo)
            found.workspaceSize <= WORKSPACE;
 }
 
-/* Algorithms for the operands of p, the fastest first by the heuristics; whole: only those that
+/* Algorithms for the operands of p, the fastest first by the heuristics; whole: only algorithms that
  * do not divide a sum among blocks.  0: an error. */
 static int
 list_algorithms(struct cuda *c, const struct plan *p, bool whole,
