@@ -14,6 +14,10 @@ usage: containers.py read FILE...          name TAB dtype TAB shape TAB nbytes
        containers.py list FILE...          the same with the payload's offset
                                            in place of the hash; reads none
        containers.py header FILE.ckpt      its header without arrays, as JSON
+       containers.py forge FILE.ckpt OUT.ckpt NAME COPY
+                                           the same file with one array more,
+                                           NAME, of the bytes of array COPY,
+                                           and with right sizes and hashes
        containers.py make KIND OUT [SEED]  a small valid sample (see KINDS)
        containers.py kinds
        containers.py --self-test
@@ -735,7 +739,7 @@ def check_ckpt_words(h):
         raise Soft(str(e))
 
 
-def read_ckpt(path):
+def read_ckpt(path, words=True):
     m = map_file(path)
     h, n = read_ckpt_header(m)
     out, seen, used, pos = [], set(), 64 + n, align(64 + n)
@@ -764,8 +768,24 @@ def read_ckpt(path):
         out.append(t)
     need(pos == len(m), "arrays end at %d, the file has %d", pos, len(m))
     zeros_only(m, used, len(m), "gap")
-    check_ckpt_words(h)
+    if words:
+        check_ckpt_words(h)
     return m, out
+
+
+def forge_ckpt(path, out, name, copy):
+    m, ts = read_ckpt(path, words=False)
+    h, _ = read_ckpt_header(m)
+    data = {t.name: m[t.offset:t.offset + t.nbytes()] for t in ts}
+    like = next(t for t in ts if t.name == copy)
+    # Weights stand before the arrays of the optimizer.
+    ts.insert(len(ts) if name.startswith("adam.") else 0,
+              Tensor(name, like.dtype, like.shape))
+    data[name] = data[copy]
+    for t in ts:
+        t.data = data[t.name]
+    h.pop("arrays")
+    put(out, ckpt_bytes(ts, h.pop("config"), **h))
 
 
 # ---- any of them ------------------------------------------------------------
@@ -1148,6 +1168,9 @@ def main(argv):
         h, _ = read_ckpt_header(map_file(argv[1]))
         del h["arrays"]
         print(json.dumps(h, ensure_ascii=False))
+        return 0
+    if len(argv) == 5 and argv[0] == "forge":
+        forge_ckpt(*argv[1:])
         return 0
     if len(argv) < 2 or argv[0] not in ("read", "list", "ours"):
         print(__doc__.strip(), file=sys.stderr)

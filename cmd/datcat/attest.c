@@ -7,6 +7,7 @@
 #include "lib/core/feed.h"
 #include "lib/core/path.h"
 #include "lib/format/modeldir.h"
+#include "lib/io/training.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -481,7 +482,7 @@ attest_store(const struct config_datcat *c, struct subject *f, struct err *err)
                        "%s: has no record of how it was made, or that of other bytes: "
                        "there is nothing to attest",
                        s->name);
-    if (store_verify(s, true, c->threads, &what) < 0)
+    if (store_verify(s, true, c->threads, &what) < 0 || training_check(s, err) < 0)
         return -1;
     if (!store_has_sums(s) && !c->cmd.quiet)
         warn("%s: its container has no checksums: the statement is about the bytes as "

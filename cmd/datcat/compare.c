@@ -5,6 +5,7 @@
 #include "lib/core/arena.h"
 #include "lib/core/par.h"
 #include "lib/core/reader.h"
+#include "lib/io/training.h"
 #include "lib/model/table.h"
 #include "lib/nvfp4/codec.h"
 
@@ -542,6 +543,9 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
     bool dtypes = a->dtype == b->dtype;
     if (shapes && dtypes && (same = views_equal(d, a, b, err)) != 0)
         return same;
+    if (view_check_payloads(d->sa, a, err) < 0 ||
+        view_check_payloads(d->sb, b, err) < 0) // damage is no difference
+        return -1;
     bool numbers = shapes && values_kind(a->dtype) != VALUES_NONE &&
                    values_kind(b->dtype) != VALUES_NONE;
     if (numbers && (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
@@ -861,6 +865,8 @@ compare_verify(const struct config_datcat *c, struct subject *f, struct err *err
     struct buf more = { 0 };
     int answer = names_verify(f, &more, err);
     if (answer >= 0 && buf_ok(&more, err) < 0)
+        answer = -1;
+    if (answer == EXIT_DONE && training_check(&f->store, err) < 0)
         answer = -1;
     if (answer == EXIT_DONE && !c->cmd.quiet)
         printf("%s: OK (%s%s)\n", f->store.name, what, more.len ? more.data : "");

@@ -4,6 +4,7 @@
 
 #include "lib/core/par.h"
 #include "lib/format/tok.h"
+#include "lib/io/training.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -274,6 +275,9 @@ one_tensor_file(struct config_datcat *c, const char *path, struct err *err)
         printf("==> %s <==\n", f.store.name);
     if (answer == 0)
         answer = act(c, &f, err);
+    // A checkpoint with a wrong list of arrays is shown all the same, and then refused.
+    if (answer == EXIT_DONE && training_check(&f.store, err) < 0)
+        answer = -1;
     if (answer >= 0 && store_check(&f.store) < 0)
         answer = -1;
     subject_close(&f);
@@ -304,7 +308,9 @@ two_files(struct config_datcat *c, char **paths, struct err *err)
         answer = check_selection(c, "both files", err);
     if (answer == 0)
         answer = compare_diff(c, &a, &b, err);
-    if (answer >= 0 && (store_check(&a.store) < 0 || store_check(&b.store) < 0))
+    if (answer >= 0 &&
+        (training_check(&a.store, err) < 0 || training_check(&b.store, err) < 0 ||
+         store_check(&a.store) < 0 || store_check(&b.store) < 0))
         answer = -1;
     subject_close(&a);
     subject_close(&b);

@@ -85,7 +85,8 @@ void list_meta(const struct subject *f);
 int scan_stats(const struct config_datcat *c, struct subject *f, struct err *err);
 int scan_hist(const struct config_datcat *c, struct subject *f, struct err *err);
 int scan_values(const struct config_datcat *c, struct subject *f, struct err *err);
-/* The view that c->target names, and for --values how many of its values. */
+/* The view that c->target names, whose payload is not damaged, and for --values how many of its
+ * values.  NULL: *err. */
 const struct view *scan_find(const struct config_datcat *c, struct subject *f,
                              uint64_t *count, struct err *err);
 int scan_payload(const struct config_datcat *c, struct subject *f, struct err *err);

@@ -98,11 +98,23 @@ stats_item(void *ctx, size_t item, unsigned worker, struct err *err)
                         err);
 }
 
+/* A payload that differs from its checksum is damaged: it is not shown or computed with. */
+static int
+check_view(void *ctx, size_t i, unsigned worker, struct err *err)
+{
+    struct subject *f = ctx;
+    (void)worker;
+    return view_check_payloads(&f->store, &f->views.v[i], err);
+}
+
 int
 scan_stats(const struct config_datcat *c, struct subject *f, struct err *err)
 {
     struct chunks k;
-    int rc = chunks_open(&k, c, f, err);
+    int rc = par_for(c->threads, f->views.n, check_view, f, err);
+    if (rc < 0)
+        return -1;
+    rc = chunks_open(&k, c, f, err);
     f->stats = calloc(f->views.n ? f->views.n : 1, sizeof *f->stats);
     if (rc == 0) {
         k.stats = calloc(k.first[k.views] + 1, sizeof *k.stats);
@@ -220,9 +232,9 @@ scan_hist(const struct config_datcat *c, struct subject *f, struct err *err)
 /* ---- one tensor ---------------------------------------------------------------------- */
 
 /* The view of NAME, or of NAME:COUNT; a name that holds a colon itself wins. */
-const struct view *
-scan_find(const struct config_datcat *c, struct subject *f, uint64_t *count,
-          struct err *err)
+static const struct view *
+find_named(const struct config_datcat *c, struct subject *f, uint64_t *count,
+           struct err *err)
 {
     const char *target = c->target;
     const char *colon = strrchr(target, ':');
@@ -246,6 +258,14 @@ scan_find(const struct config_datcat *c, struct subject *f, uint64_t *count,
     err_set(err, ERR_USAGE, "%s: no tensor \"%s\"", f->store.name,
             text_quote(q, target, strlen(target)));
     return NULL;
+}
+
+const struct view *
+scan_find(const struct config_datcat *c, struct subject *f, uint64_t *count,
+          struct err *err)
+{
+    const struct view *v = find_named(c, f, count, err);
+    return v && view_check_payloads(&f->store, v, err) == 0 ? v : NULL;
 }
 
 /* 64-bit integers do not survive a double: print them as they are. */

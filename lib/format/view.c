@@ -377,6 +377,16 @@ views_open(struct views *w, struct store *s, bool raw)
     return rc < 0 ? -1 : 0;
 }
 
+int
+view_check_payloads(struct store *s, const struct view *v, struct err *err)
+{
+    const struct tensor *const t[] = { v->entry, v->scale, v->scale2 };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        if (t[i] && store_check_payload(s, t[i], err) < 0)
+            return -1;
+    return 0;
+}
+
 void
 views_close(struct views *w)
 {

@@ -57,6 +57,8 @@ struct views {
  * what they are, with a warning in s; in strict mode they are refused. */
 int views_open(struct views *w, struct store *s, bool raw);
 void views_close(struct views *w);
+/* store_check_payload of the entries that make up the values of v. */
+int view_check_payloads(struct store *s, const struct view *v, struct err *err);
 /* Whether both spellings that a .dat may have are there for one prefix. */
 bool view_spelt_twice(const struct names *names, struct slice prefix);
 

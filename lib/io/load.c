@@ -5,6 +5,7 @@
 #include "lib/format/dialect.h"
 #include "lib/io/bulk.h"
 #include "lib/io/quantizer.h"
+#include "lib/io/training.h"
 #include "lib/nvfp4/codec.h"
 #include "lib/nvfp4/tiles.h"
 
@@ -49,7 +50,7 @@ model_open(struct model *m, const char *path, const struct load_options *o,
                                  .tmpdir = o->io->tmpdir };
     *m = (struct model){ .o = *o, .memory = MEMORY_WEIGHTS, .err = err };
     if (store_open(&m->store, path, &opt, err) < 0 ||
-        store_load_beside(&m->store) < 0 ||
+        training_check(&m->store, err) < 0 || store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
     io_warn_lines(o->io, &m->store.warnings);

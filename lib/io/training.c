@@ -37,17 +37,75 @@ training_layout(struct array_layout *l, const char *master, const char *moments)
 /* ---- reading ---------------------------------------------------------------------------- */
 
 static int
-find_array(struct train *t, struct store *from, const struct array *a,
-           const struct tensor **found)
+find_array(const struct store *from, const struct array *a, const struct tensor **found,
+           struct err *err)
 {
     const struct tensor *x = *found = store_find(from, slice_of(a->name));
     if (!x || x->dtype != a->dtype || x->nbytes != a->bytes || x->rank != a->rank ||
         (a->rank && x->shape[0] != a->shape[0]) ||
         (a->rank > 1 && x->shape[1] != a->shape[1]))
-        return err_set(t->err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
+        return err_set(err, ERR_FORMAT, "%s: \"%s\" %s", from->name, a->name,
                        x ? "has another dtype or shape than the configuration asks for"
                          : "is missing");
     return 0;
+}
+
+/* The first tensor of the file whose index is not marked in `known`. */
+static int
+refuse_unknown(const struct store *s, const struct arrays *a, const bool *known,
+               struct err *err)
+{
+    char q[TEXT_QUOTE];
+    size_t i = 0;
+    while (i < s->n_tensors && known[i])
+        i++;
+    if (i == s->n_tensors)
+        return 0;
+    return err_set(err, ERR_FORMAT,
+                   "%s: \"%s\": is not an array of this training: expected the %zu "
+                   "arrays of the checkpoint's configuration and no others",
+                   s->name, text_quote(q, s->tensors[i].name, s->tensors[i].name_len),
+                   a->n);
+}
+
+static int
+check_exact(const struct store *s, const struct arrays *a, struct err *err)
+{
+    bool *known = calloc(s->n_tensors + 1, sizeof *known);
+    const struct tensor *x;
+    int rc = known ? 0 : err_set(err, ERR_MEMORY, "%s: out of memory", s->name);
+    for (size_t i = 0; i < a->n && rc == 0; i++) {
+        rc = find_array(s, &a->v[i], &x, err);
+        if (rc == 0)
+            known[x - s->tensors] = true;
+    }
+    if (rc == 0)
+        rc = refuse_unknown(s, a, known, err);
+    free(known);
+    return rc;
+}
+
+int
+training_check(const struct store *s, struct err *err)
+{
+    const struct training *t = &s->training;
+    struct array_layout layout;
+    struct arrays arrays = { 0 };
+    struct table table;
+    struct config c;
+    if (!t->master || !s->config.p || !config_is_supported(s->config) ||
+        !training_layout(&layout, t->master, t->moments))
+        return 0;
+    if (config_parse(&c, s->name, s->config, err) < 0)
+        return -1;
+    int rc = table_open(&table, &c, !c.tied, err);
+    if (rc == 0)
+        rc = arrays_open(&arrays, &table, &layout, err);
+    if (rc == 0)
+        rc = check_exact(s, &arrays, err);
+    arrays_close(&arrays);
+    table_close(&table);
+    return rc;
 }
 
 /* What is to be read of a checkpoint. */
@@ -97,16 +155,12 @@ training_load(struct train *t, struct store *from, unsigned threads)
                       0,
                       0,
                       0 };
-    int rc = 0;
-    if (!p.held || !p.part || !p.check)
-        rc = err_set(t->err, ERR_MEMORY, "%s: out of memory", from->name);
-    else if (from->n_tensors != t->arrays.n)
-        rc = err_set(t->err, ERR_FORMAT,
-                     "%s: has %zu arrays: expected %zu for its configuration",
-                     from->name, from->n_tensors, t->arrays.n);
+    int rc = p.held && p.part && p.check
+                 ? check_exact(from, &t->arrays, t->err)
+                 : err_set(t->err, ERR_MEMORY, "%s: out of memory", from->name);
     for (size_t i = 0; i < t->arrays.n && rc == 0; i++) {
         const struct tensor *x;
-        if ((rc = find_array(t, from, &t->arrays.v[i], &x)) == 0)
+        if ((rc = find_array(from, &t->arrays.v[i], &x, t->err)) == 0)
             plan_array(t, &p, i, x);
     }
     if (rc == 0)
@@ -233,17 +287,16 @@ compare_array(void *ctx, size_t i, unsigned worker, struct err *err)
     return 0;
 }
 
-/* Both have all arrays, of the same kinds. */
+/* Both files have all arrays, and the one that is compared with has no others. */
 static int
 check_arrays(struct comparing *c)
 {
     struct train *t = c->t;
     const struct tensor *x;
     for (size_t i = 0; i < t->arrays.n; i++)
-        if (find_array(t, c->from, &t->arrays.v[i], &x) < 0 ||
-            find_array(t, c->with, &t->arrays.v[i], &x) < 0)
+        if (find_array(c->from, &t->arrays.v[i], &x, t->err) < 0)
             return -1;
-    return 0;
+    return check_exact(c->with, &t->arrays, t->err);
 }
 
 /* Scratch memory for threads, of which there are no more than arrays; how many have theirs. */

@@ -11,6 +11,12 @@
  * false: they do not go together. */
 bool training_layout(struct array_layout *l, const char *master, const char *moments);
 
+/* Check that a checkpoint has exactly the arrays that its own configuration and its words for
+ * master and moments call for.  Every program that opens a checkpoint calls this: an array that
+ * the training does not have would be covered by no comparison.  Passes files that are not
+ * checkpoints and checkpoints of models that are not supported.  -1: *err. */
+int training_check(const struct store *s, struct err *err);
+
 /* Load the arrays that are kept in memory.  All are checked against their hashes, also those
  * that stay in the file, since every checkpoint that is saved has a copy of them.  The error
  * is that of t. */

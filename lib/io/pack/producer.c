@@ -88,19 +88,6 @@ producer_close(struct producer *x)
 
 /* ---- values of the item at work -------------------------------------------------- */
 
-/* Verify payloads just before their values are used: the second read is then from the page
- * cache. */
-static int
-check_payloads(struct producer *x, const struct item *it)
-{
-    const struct view *v = it->view;
-    const struct tensor *const t[] = { v->entry, v->scale, v->scale2 };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
-        if (t[i] && store_check_payload(it->s, t[i], x->p->err) < 0)
-            return -1;
-    return 0;
-}
-
 int
 producer_values(struct producer *x, const struct item *it)
 {
@@ -113,7 +100,8 @@ producer_values(struct producer *x, const struct item *it)
 int
 producer_begin(struct producer *x, const struct item *it)
 {
-    if (it->how == HOW_CONVERT && check_payloads(x, it) < 0)
+    // Verified just before the values are used: the second read is from the page cache.
+    if (it->how == HOW_CONVERT && view_check_payloads(it->s, it->view, x->p->err) < 0)
         return -1;
     return producer_values(x, it);
 }

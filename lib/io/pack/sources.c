@@ -3,6 +3,7 @@
 #include "lib/io/pack/plan.h"
 
 #include "lib/format/dialect.h"
+#include "lib/io/training.h"
 
 #include <stdlib.h>
 
@@ -14,7 +15,7 @@ open_source(struct plan *p, struct input *in, const char *path)
                                  .whole_pairs = p->c->quantize || p->c->dequantize,
                                  .tmpdir = p->c->io->tmpdir };
     if (store_open(&in->store, path, &opt, p->err) < 0 ||
-        store_load_beside(&in->store) < 0 ||
+        training_check(&in->store, p->err) < 0 || store_load_beside(&in->store) < 0 ||
         dialect_views(&in->views, &in->store, plan_keeps_foreign(p)) < 0)
         return -1;
     io_warn_lines(p->c->io, &in->store.warnings);
