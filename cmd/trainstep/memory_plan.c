@@ -132,13 +132,14 @@ plan_bytes(struct run *r, struct usage *usage)
     return usage->total_peak + sample_bytes(r) + log_rss(false) + SAVE_BUFFERS;
 }
 
-/* Layouts that give the same results, the fastest first. */
+/* Layouts that give the same results, the fastest first, the smallest last. */
 static const struct choice {
     bool expand, pack_fp8, recompute;
 } layouts[] = {
     { true, false, false }, { false, false, false }, { false, true, false },
     { true, false, true },  { false, false, true },  { false, true, true }
 };
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static bool
 is_allowed(const struct run *r, enum recompute want, const struct choice *w)
@@ -161,21 +162,25 @@ is_hopeless(const struct run *r, uint64_t limit)
     return input_bytes(r) > limit || !can_count(r->max_tokens);
 }
 
+/* Choose that layout; its bytes. */
+static uint64_t
+take_layout(struct run *r, const struct choice *w)
+{
+    struct usage usage;
+    r->layout.expand = w->expand;
+    r->layout.pack_fp8 = w->pack_fp8;
+    r->layout.recompute = w->recompute;
+    return plan_bytes(r, &usage);
+}
+
 /* Choose the fastest layout that fits, or the smallest; its bytes. */
 static uint64_t
 choose_layout(struct run *r, enum recompute want, uint64_t limit)
 {
-    struct usage usage;
     uint64_t need = 0;
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts && (!need || need > limit);
-         i++) {
-        if (!is_allowed(r, want, &layouts[i]))
-            continue;
-        r->layout.expand = layouts[i].expand;
-        r->layout.pack_fp8 = layouts[i].pack_fp8;
-        r->layout.recompute = layouts[i].recompute;
-        need = plan_bytes(r, &usage);
-    }
+    for (size_t i = 0; i < LAYOUTS && (!need || need > limit); i++)
+        if (is_allowed(r, want, &layouts[i]))
+            need = take_layout(r, &layouts[i]);
     return need;
 }
 
@@ -193,28 +198,42 @@ struct trial {
     size_t labels; // of a pass of one sample
 };
 
-static bool
-batch_fits(const struct trial *t, uint64_t batch)
+/* Bytes of the smallest layout; UINT64_MAX: far too many to count. */
+static uint64_t
+smallest_plan(const struct trial *t)
+{
+    struct run *r = t->r;
+    size_t i = LAYOUTS - 1;
+    while (i > 0 && !is_allowed(r, r->o->recompute, &layouts[i]))
+        i--;
+    return is_hopeless(r, t->limit) ? UINT64_MAX : take_layout(r, &layouts[i]);
+}
+
+/* The plans of a run with another batch, with fewer layers to train, with shorter samples. */
+typedef uint64_t plan_with(const struct trial *t, uint64_t n);
+
+static uint64_t
+plan_with_batch(const struct trial *t, uint64_t batch)
 {
     t->r->s.batch = batch;
     run_measure(t->r);
-    return fits(t->r, t->r->o->recompute, t->limit);
+    return smallest_plan(t);
 }
 
-static bool
-layers_fit(const struct trial *t, uint64_t layers)
+static uint64_t
+plan_with_layers(const struct trial *t, uint64_t layers)
 {
     t->r->layout.last_layers = (uint32_t)layers;
-    return fits(t->r, t->r->o->recompute, t->limit);
+    return smallest_plan(t);
 }
 
-static bool
-length_fits(const struct trial *t, uint64_t length)
+static uint64_t
+plan_with_length(const struct trial *t, uint64_t length)
 {
     struct run *r = t->r;
     r->max_tokens = r->layout.positions = (size_t)length;
     r->max_labels = t->labels < length ? t->labels : (size_t)length;
-    return fits(r, r->o->recompute, t->limit);
+    return smallest_plan(t);
 }
 
 /* Gradients are released then, if a step has one pass. */
@@ -231,20 +250,48 @@ clip_prev_fits(const struct trial *t)
     return does;
 }
 
-/* The largest n below `above` that fits, or 0. */
+/* A number n and the bytes of its plan. */
+struct point {
+    uint64_t n, bytes;
+};
+
+/* The n at which the line through two points meets the limit, from low.n + 1 to high - 1. */
 static uint64_t
-search(const struct trial *t, bool (*fits_with)(const struct trial *t, uint64_t n),
-       uint64_t above)
+meets_limit(struct point low, struct point other, uint64_t limit, uint64_t high)
 {
-    uint64_t low = 0, high = above;
-    while (high - low > 1) {
-        uint64_t n = low + (high - low) / 2;
-        if (fits_with(t, n))
-            low = n;
-        else
-            high = n;
+    double slope =
+        ((double)other.bytes - (double)low.bytes) / ((double)other.n - (double)low.n);
+    double n = (double)low.n + (double)(limit - low.bytes) / slope;
+    if (!(n < (double)high - 1))
+        return high - 1;
+    return n > (double)low.n + 1 ? (uint64_t)n : low.n + 1;
+}
+
+/* The largest n below `above` that fits, or 0.  Memory is about linear in n, so the line through
+ * the last two plans names the next n: a step of the largest batch is counted three or four
+ * times, not once for each bit of n.  Where it is not linear, halves follow. */
+static uint64_t
+search(const struct trial *t, plan_with *plan, uint64_t above)
+{
+    enum { GUESSES = 6 };
+    struct point low = { 0, 0 }, other = low, now = { 1, 0 };
+    uint64_t high = above;
+    for (int i = 0; high - low.n > 1; i++) {
+        if (i == 1)
+            now.n = 2;
+        else if (i > 1)
+            now.n = i < GUESSES ? meets_limit(low, other, t->limit, high)
+                                : low.n + (high - low.n) / 2;
+        now.bytes = plan(t, now.n);
+        if (now.bytes > t->limit) {
+            high = now.n;
+            other = now.bytes < UINT64_MAX ? now : other;
+        } else {
+            other = low;
+            low = now;
+        }
     }
-    return low;
+    return low.n;
 }
 
 /* Suggest other options if not even a pass of one sample fits, each by itself. */
@@ -266,7 +313,7 @@ put_alternatives(struct buf *b, const struct trial *t)
         join = ", or";
         any = true;
     }
-    uint64_t max = search(t, layers_fit, layers ? layers : r->c.layers);
+    uint64_t max = search(t, plan_with_layers, layers ? layers : r->c.layers);
     r->layout.last_layers = layers;
     if (max) {
         buf_printf(b, "%s --train-last-layers %llu does", join,
@@ -274,7 +321,7 @@ put_alternatives(struct buf *b, const struct trial *t)
         join = ", or";
         any = true;
     }
-    max = search(t, length_fits, r->layout.positions);
+    max = search(t, plan_with_length, r->layout.positions);
     if (max)
         buf_printf(b, "%s samples of at most %llu positions do", join,
                    (unsigned long long)max);
@@ -288,7 +335,7 @@ put_advice(struct buf *b, struct run *r, uint64_t limit)
 {
     struct trial t = { .r = r, .limit = limit };
     struct train_layout layout = r->layout;
-    uint64_t batch = r->s.batch, max = search(&t, batch_fits, batch);
+    uint64_t batch = r->s.batch, max = search(&t, plan_with_batch, batch);
     if (max) {
         buf_printf(b, "--batch %llu is the largest that fits", (unsigned long long)max);
     } else {
