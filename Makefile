@@ -276,7 +276,8 @@ trainstep_SRCS = \
 	cmd/trainstep/step_dump.c \
 	cmd/trainstep/teacher.c \
 	cmd/trainstep/stop.c \
-	cmd/trainstep/trainstep.c
+	cmd/trainstep/trainstep.c \
+	cmd/trainstep/watch.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,

@@ -161,6 +161,81 @@ refuse_frozen() {
     [ -z "$output" ]
 }
 
+# shown ARGUMENT...: datcat of m.ckpt, whose array up_proj is damaged, prints no value of it.
+shown() {
+    refuse 'up_proj.weight" is damaged' datcat "$@" m.ckpt
+    [[ $output != *[0-9]* ]]
+}
+
+@test "datcat prints no value of a damaged array" {
+    local name=model.layers.1.mlp.up_proj.weight
+    cp "$IN/good.ckpt" m.ckpt
+    flip m.ckpt "$(inside m.ckpt $name)"
+    shown --values $name
+    shown --values $name:3
+    shown --payload $name
+    shown --npy $name
+    shown --stats
+    shown --hist=4
+    shown --stats --json
+    # The others are whole.
+    run -0 datcat --values model.norm.weight:1 m.ckpt
+    [ -n "$output" ]
+    run -0 datcat --stats -x '*up_proj*' m.ckpt
+    datcat m.ckpt >/dev/null
+    # Damage is no difference.
+    run -2 --separate-stderr datcat --diff m.ckpt "$IN/good.ckpt"
+    [[ $stderr == *'up_proj.weight" is damaged'* ]]
+    run -2 --separate-stderr datcat --diff --atol 9 "$IN/good.ckpt" m.ckpt
+    [[ $stderr == *'up_proj.weight" is damaged'* ]]
+}
+
+# forged NAME COPY: m.ckpt is good.ckpt with one array more, whose sizes and hashes are right.
+forged() {
+    python3 "$HERE/containers.py" forge "$IN/good.ckpt" m.ckpt "$1" "$2"
+}
+
+@test "a checkpoint with an array that its training does not have is refused by all" {
+    local name copy
+    cp "$IN/ids.tok" .
+    trainstep -q -n 1 -d ids.tok -o later.ckpt "$IN/good.ckpt" >/dev/null
+    while read -r name copy; do
+        forged "$name" "$copy"
+        for command in 'generate -q --ids -n 2 -p 1 m.ckpt' \
+            'generate -q --no-verify --ids -n 2 -p 1 m.ckpt' \
+            'generate -q --score ids.tok m.ckpt' 'datpack -q -o x.dat m.ckpt' \
+            'datpack -q --untie -o x.safetensors m.ckpt' 'datpack -q -o x.ckpt m.ckpt' \
+            'datpack -q -s model.norm.weight -o x.dat m.ckpt' \
+            'datpack -q -f --like m.ckpt -o x.dat later.ckpt' \
+            'nvquant -q -o x.dat m.ckpt' 'trainstep -q -n 1 -d ids.tok m.ckpt' \
+            'trainstep -q -n 1 -d ids.tok -o x.ckpt m.ckpt' \
+            'trainstep --dry-run -d ids.tok m.ckpt' 'trainstep -q --until 3 -d ids.tok m.ckpt' \
+            "trainstep -q --replay 3..4 --from m.ckpt -d ids.tok later.ckpt" \
+            'datcat --attest m.ckpt' 'datcat --diff m.ckpt later.ckpt' 'datcat m.ckpt' \
+            'datcat --json m.ckpt'; do
+            # shellcheck disable=SC2086  # words of a command
+            run -2 --separate-stderr $command
+            [[ $stderr == *"m.ckpt: \"$name\": is not an array of this training"* ]]
+            [ ! -e x.dat ] && [ ! -e x.safetensors ] && [ ! -e x.ckpt ]
+        done
+        run -1 --separate-stderr datcat --verify m.ckpt
+        [[ $stderr == *"$name"* ]]
+    done <<<'lm_head.weight model.embed_tokens.weight
+        evil.weight model.norm.weight
+        model.layers.9.self_attn.q_proj.weight model.layers.0.self_attn.q_proj.weight
+        adam.m/evil.weight adam.m/model.norm.weight'
+}
+
+@test "a replay refuses a claim with an array that was never trained" {
+    trainstep -q -n 1 -d "$IN/ids.tok" -o later.ckpt "$IN/good.ckpt" >/dev/null
+    run -0 trainstep --replay 3..4 --from "$IN/good.ckpt" -d "$IN/ids.tok" later.ckpt
+    python3 "$HERE/containers.py" forge later.ckpt m.ckpt evil.weight model.norm.weight
+    run -2 --separate-stderr trainstep --replay 3..4 --from "$IN/good.ckpt" \
+        -d "$IN/ids.tok" m.ckpt
+    [[ $stderr == *'m.ckpt: "evil.weight": is not an array of this training'* ]]
+    [[ $stderr != *'are equal'* ]]
+}
+
 # ---- a .dat and its sidecar ----------------------------------------------------------
 
 @test "a .dat that is not what its sidecar says is refused, alone it is taken" {

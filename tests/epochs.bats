@@ -167,11 +167,24 @@ WORDS
 
 # ---- what it keeps -------------------------------------------------------------
 
-@test "the end of a schedule is warned of where steps are taken, and there only" {
+@test "steps behind the end of a schedule: refused at a rate of 0, warned of at another one" {
     steps --until 4 --schedule cosine --eval "$IN/ids.tok" --eval-every 1 -o m.ckpt "$IN/start.ckpt"
     cp m.ckpt m.ckpt.step4
-    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 6 --eval "$IN/ids.tok" --eval-first --eval-every 1 --keep-best m.ckpt
+    # An hour of steps that change nothing is no answer to a wrong --until.
+    cp m.ckpt was.ckpt
+    refuse 'm.ckpt: the schedule ends with step 4; later ones, up to 6, would have the learning rate 0: --total-steps moves its end, --min-lr sets the rate behind it, --allow-zero-lr takes such steps' \
+        trainstep -q -d "$IN/ids.tok" --until 6 m.ckpt
+    refuse 'later ones, up to 5, would have the learning rate 0' trainstep -q -d "$IN/ids.tok" -n 1 m.ckpt
+    cmp was.ckpt m.ckpt
+    steps --until 6 --min-lr 1e-4 -o min.ckpt m.ckpt
+    steps --until 6 --total-steps 8 -o longer.ckpt m.ckpt
+    # There is a rest of the schedule to take first.
+    steps --until 3 --schedule linear --total-steps 4 -o rest.ckpt "$IN/start.ckpt"
+    refuse 'later ones, up to 5, would have the learning rate 0' trainstep -q -d "$IN/ids.tok" --until 5 rest.ckpt
+    steps --until 4 rest.ckpt
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 6 --allow-zero-lr --eval "$IN/ids.tok" --eval-first --eval-every 1 --keep-best m.ckpt
     [[ $stderr == *'the schedule ends with step 4'* ]]
+    [ "$(tail -n 1 <<<"$output" | cut -f 1,4)" = $'6\t0' ]
     # The settings of a replay are not given.
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --replay 4..6 m.ckpt
     [[ $stderr == *'lead to it'* && $stderr != *'the schedule ends'* ]]

@@ -395,7 +395,8 @@ spans(json.load(sys.stdin))'
         --total-steps 10 --min-lr 0.1
     check 't < 10 ? .2 + .8 * .5 * (1 + cos(3.14159265 * t / 10)) : .2' --schedule cosine \
         --total-steps 10 --min-lr 0.2
-    check 't <= 6 ? 1 : t < 10 ? (10 - t) / 4 : 0' --schedule wsd --decay 4 --total-steps 10
+    check 't <= 6 ? 1 : t < 10 ? (10 - t) / 4 : 0' --schedule wsd --decay 4 --total-steps 10 \
+        --allow-zero-lr
     refuse -2 "needs --total-steps" trainstep -q -d "$IN/ids.tok" --schedule linear "$IN/plain.ckpt"
     refuse -2 "above --lr" trainstep -q -d "$IN/ids.tok" --min-lr 1 "$IN/plain.ckpt"
 }
@@ -658,7 +659,8 @@ PY
 from signals import *
 for sig in SIGNALS:
     for until, say in (("9", "go on with the same command"),
-                       ("1", "all steps are taken, the evaluation is not finished")):
+                       ("1", "all steps are taken, but the evaluation is not finished; "
+                             "generate --score " + IN + "/held.tok makes it")):
         fresh()
         open("log.jsonl", "w").close()  # not another run's
         # The second of seven samples.
@@ -1558,6 +1560,18 @@ here() {
     # Tried all the same, with a warning; but a limit that was set holds.
     run -0 --separate-stderr here trainstep -d "$IN/ids.tok" --batch $((2 * n)) --overcommit -o y.ckpt m.ckpt
     [[ $stderr == *"the plan needs "*" GB, this machine has 0.019 free: --overcommit tries it"* ]]
+    # What is too large by far is not counted token by token, but estimated from smaller plans.
+    little 4000000
+    run -3 --separate-stderr here trainstep -q -d "$IN/ids.tok" --batch 1000000 m.ckpt
+    [[ ${stderr_lines[-1]} =~ ^'trainstep: the plan needs about '([0-9]+).*': --batch '([0-9]+)' is the largest that fits; --overcommit tries it'$ ]]
+    need=${BASH_REMATCH[1]} n=${BASH_REMATCH[2]}
+    run -0 here trainstep -q -d "$IN/ids.tok" --batch 1000000 --dry-run m.ckpt
+    awk -v need="$need" '$1 == "total" { d = $3 / need; exit !(d > 0.9 && d < 1.2) }' <<<"$output"
+    # A plan has the program's own size, which may differ a little from run to run.
+    run -0 here trainstep -q -d "$IN/ids.tok" --batch $((n - n / 50)) --dry-run m.ckpt
+    [[ $output == *$'\nfits\tyes\t' ]]
+    run -0 here trainstep -q -d "$IN/ids.tok" --batch $((n + n / 50)) --dry-run m.ckpt
+    [[ $output == *$'\nfits\tno\t' ]]
     # A process with sanitizers is large before it has begun.
     n=${NIBBLE_SAN:+5}
     run -3 --separate-stderr trainstep -d "$IN/ids.tok" --batch 1000000 --overcommit \
@@ -1647,6 +1661,35 @@ here() {
     little 100
     run -3 --separate-stderr here trainstep -d d.tok -j 1 m.ckpt
     [[ ${stderr_lines[-1]} == *': not even --batch 1 fits, nor do shorter samples or fewer layers to train; --overcommit tries it' ]]
+}
+
+@test "--dry-run needs a config.json and nothing else" {
+    local with
+    trainstep -q -d "$IN/ids.tok" -n 1 -o m.ckpt "$IN/small.ckpt" >/dev/null
+    # As for samples of that length; both have the default checkpoint of a new model.
+    python3 -c "print(*[(k * 31) % 97 for k in range(33)])" >ids
+    tokenize -q --input ids -o long.tok ids
+    datpack -q --init 1 --config "$IN/config.json" -o m.safetensors
+    with=$(trainstep -q -j 1 -d long.tok --batch 4 --dry-run m.safetensors)
+    mkdir alone
+    cp "$IN/config.json" alone/
+    run -0 --separate-stderr trainstep -j 1 --batch 4 --seq-len 32 --dry-run alone/config.json </dev/null
+    # The program's own size and the length of the file's header are not those of the model.
+    not_model='^(program|total|checkpoint)'
+    [ "$(grep -Ev "$not_model" <<<"$output")" = "$(grep -Ev "$not_model" <<<"$with" | sed 's/^targets.*/targets\t128\t/')" ]
+    [[ $stderr == *'no samples: the plan is for samples of 32 positions that are all targets; --seq-len '* ]]
+    # A pipe that never ends, as of a remote shell, is not read.
+    mkfifo endless
+    run -0 timeout 60 bash -c 'exec 0<>endless; trainstep -q --dry-run alone/config.json'
+    # Without --seq-len: the context of a short model. Samples can be given.
+    run -0 trainstep -q --dry-run alone/config.json
+    [[ $output == *$'\ntokens\t'"$(json "d['max_position_embeddings']" <alone/config.json)"$'\t'* ]]
+    run -0 trainstep -q -j 1 -d long.tok --batch 4 --dry-run alone/config.json
+    [ "$(grep -Ev "$not_model" <<<"$output")" = "$(grep -Ev "$not_model" <<<"$with")" ]
+    # What is no configuration of a model says so; only a plan takes one.
+    echo '{}' >alone/tokenizer.json
+    refuse 'alone/tokenizer.json: ' trainstep -q --dry-run alone/tokenizer.json
+    run -2 --separate-stderr trainstep -q -d "$IN/ids.tok" alone/config.json
 }
 
 @test "of a GPU the plan and --memory-limit count what its driver takes" {
@@ -1956,7 +1999,7 @@ PY
     sed -n 3p ids | tokenize -q --input ids -o bad.tok
     run -4 --separate-stderr trainstep -q -d bad.tok --lr 0 --clip-mode prev -n 9 -o x.ckpt m.ckpt
     [ ! -e x.ckpt ]
-    # A signal while the first step is undone: as before it.
+    # A signal while the first step is undone: the checkpoint is as it was saved last.
     [ -e "$FAILIO_SO" ] && [ -z "${NIBBLE_EMULATED:-}" ] || return 0
     cp m.ckpt x.ckpt
     local spoilt=(trainstep -q --device cpu -j 1 -d bad.tok --lr 0 --clip-mode prev -n 9)
@@ -1964,7 +2007,7 @@ PY
     paused "pread:$(grep -c ' pread .*/x.ckpt' calls):stop:x.ckpt" "${spoilt[@]}" x.ckpt
     kill -TERM "$pid"
     ended
-    [ "$status" -eq 143 ]
+    [ "$status" -eq 75 ]
     [ "$(cat err)" = "trainstep: step 1 is undone: $(sed -n 's/.*is undone: //p' err)" ]
     cmp m.ckpt x.ckpt
 }

@@ -125,7 +125,7 @@ show_row(struct run *r, const double *v)
         die(EXIT_MEMORY, "out of memory for a line");
     if (t->terminal)
         progress_clear();
-    log_put(STDOUT_FILENO, b.data, b.len, "standard output");
+    log_put(r, OUTPUT_TABLE, b.data, b.len);
     buf_free(&b);
 }
 

@@ -37,6 +37,11 @@ struct keep {
     char origin[2 * XXH3_BYTES + 1]; // of the weights that the training began with
     uint64_t n, last, best, since; // how many count; steps; how many after the best one
     double loss;                   // of the best one
+    int64_t kept;                  // step of the checkpoint NAME.best, -1: unknown
+    double
+        kept_loss; // its evaluation; INFINITY: NAME.best is missing, or not of this training
+    bool
+        owes_best; // an earlier run ended between an evaluation and the copy of its checkpoint
 };
 
 /* NAME and the suffix; to be freed. */
@@ -50,40 +55,44 @@ beside(const struct run *r, const char *suffix)
     return b.data;
 }
 
-static void
-write_beside(struct run *r, const char *path, const struct buf *b)
+static int
+write_beside(const char *path, const struct buf *b, struct err *err)
 {
     struct outfile o;
     if (b->failed)
-        die(EXIT_MEMORY, "out of memory for %s", path);
-    int rc = out_open(&o, path, OUT_FORCE, &cmd_guard, &r->err);
+        return err_set(err, ERR_MEMORY, "out of memory for %s", path);
+    int rc = out_open(&o, path, OUT_FORCE, &cmd_guard, err);
     if (rc == 0)
         rc = out_write(&o, b->data, b->len);
     if (rc == 0)
         rc = out_commit(&o);
     else
         out_abandon(&o);
-    if (rc < 0)
-        die_err(&r->err);
+    return rc;
 }
 
 /* ---- copies -------------------------------------------------------------------------- */
 
-/* The step of the checkpoint at path, or -1 if there is none. */
+/* Open the checkpoint at path; its step, or -1 if there is none.  The caller closes *file. */
+static int64_t
+open_copy(struct store *file, const char *path, struct err *err)
+{
+    struct settings s;
+    struct state st;
+    *file = (struct store){ 0 };
+    if (access(path, F_OK) != 0 || checkpoint_open(file, path, err) < 0 ||
+        !file->training.master || state_read(&st, &s, file) < 0)
+        return -1;
+    return (int64_t)st.step;
+}
+
 static int64_t
 step_of(const char *path)
 {
-    struct store_options opt = { .guard = &cmd_guard };
     struct err err = { 0 };
-    struct settings s;
-    struct state st;
     struct store file;
-    int64_t step = -1;
-    if (access(path, F_OK) == 0 && store_open(&file, path, &opt, &err) == 0) {
-        if (file.training.master && state_read(&st, &s, &file) == 0)
-            step = (int64_t)st.step;
-        store_close(&file);
-    }
+    int64_t step = open_copy(&file, path, &err);
+    store_close(&file);
     return step;
 }
 
@@ -226,13 +235,21 @@ is_kept(const struct options *o, uint64_t step)
     return o->keep_every && step % o->keep_every == 0;
 }
 
+enum { COPY_SUFFIX = sizeof STEP_SUFFIX + 20 };
+
+static const char *
+copy_suffix(char suffix[COPY_SUFFIX], uint64_t step)
+{
+    snprintf(suffix, COPY_SUFFIX, STEP_SUFFIX "%llu", (unsigned long long)step);
+    return suffix;
+}
+
 /* The name of the copy of that step; to be freed. */
 static char *
 name_copy(const struct run *r, uint64_t step)
 {
-    char suffix[sizeof STEP_SUFFIX + 20];
-    snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu", (unsigned long long)step);
-    return beside(r, suffix);
+    char suffix[COPY_SUFFIX];
+    return beside(r, copy_suffix(suffix, step));
 }
 
 static bool
@@ -281,23 +298,39 @@ is_listed(const struct buf *list, uint64_t step)
     return false;
 }
 
-/* Of the copies that --keep-last made, remove all but the newest. */
-static void
-remove_older(struct run *r, const struct buf *list)
+/* Whether there are more copies that --keep-last made than it keeps; with `remove` the older ones
+ * are removed. */
+static bool
+has_older(const struct run *r, const struct buf *list, bool remove)
 {
     size_t n;
+    bool has = false;
     uint64_t *steps = list_copies(r, &n);
     for (size_t i = (size_t)r->o->keep_last; i < n; i++) {
         char *path = name_copy(r, steps[i]);
-        if (is_listed(list, steps[i]) && !is_kept(r->o, steps[i]) &&
-            step_of(path) == (int64_t)steps[i])
-            unlink(path);
+        bool is_older = is_listed(list, steps[i]) && !is_kept(r->o, steps[i]) &&
+                        step_of(path) == (int64_t)steps[i];
+        has |= is_older && (!remove || unlink(path) == 0);
         free(path);
     }
     free(steps);
+    return has;
 }
 
-/* List the copies that still exist. */
+/* Whether the list names a copy that does not exist. */
+static bool
+names_missing(const struct run *r, const struct buf *list)
+{
+    uint64_t step;
+    bool missing = false;
+    for (size_t i = 0; i < list->len && !missing; i += sizeof step) {
+        memcpy(&step, (const char *)list->data + i, sizeof step);
+        missing = !has_copy(r, step);
+    }
+    return missing;
+}
+
+/* List the copies that exist, and the one that is about to be made. */
 static void
 write_list(struct run *r, const char *path, const struct buf *list)
 {
@@ -305,10 +338,11 @@ write_list(struct run *r, const char *path, const struct buf *list)
     uint64_t step;
     for (size_t i = 0; i < list->len; i += sizeof step) {
         memcpy(&step, (const char *)list->data + i, sizeof step);
-        if (!is_kept(r->o, step) && has_copy(r, step))
+        if (!is_kept(r->o, step) && (step == r->t.step || has_copy(r, step)))
             buf_printf(&lines, "%llu\n", (unsigned long long)step);
     }
-    write_beside(r, path, &lines);
+    if (write_beside(path, &lines, &r->err) < 0)
+        die_err(&r->err);
     buf_free(&lines);
 }
 
@@ -327,61 +361,72 @@ copy_last(struct run *r, const char *to)
     char *path = beside(r, LIST_SUFFIX);
     bool had = has_copy(r, step);
     read_list(r, path, &list);
-    copy_checkpoint(r, r->target, to);
     if (!had && !keep_due(r) && !is_listed(&list, step))
         buf_add(&list, &step, sizeof step);
     if (list.failed)
         die(EXIT_MEMORY, "out of memory for names of copies");
-    // A copy of a run that is killed before this stays: it could be the user's.
-    remove_older(r, &list);
+    // The list comes first: a copy that is in no list could be the user's and would stay.
     write_list(r, path, &list);
+    copy_checkpoint(r, r->target, to);
+    if (has_older(r, &list, true))
+        write_list(r, path, &list);
     buf_free(&list);
     free(path);
+}
+
+/* Whether a killed run left an older copy, or a list that is not of the copies; with `tidy` both
+ * are mended.  Refuses a file that is no list. */
+static bool
+is_untidy(struct run *r, bool tidy)
+{
+    struct buf list = { 0 };
+    char *path = beside(r, LIST_SUFFIX);
+    if (r->o->keep_last)
+        read_list(r, path, &list);
+    bool untidy = r->o->keep_last && has_older(r, &list, tidy);
+    untidy |= names_missing(r, &list);
+    if (untidy && tidy)
+        write_list(r, path, &list);
+    buf_free(&list);
+    free(path);
+    return untidy;
 }
 
 void
 keep_saved(struct run *r)
 {
-    char suffix[sizeof STEP_SUFFIX + 20];
-    snprintf(suffix, sizeof suffix, STEP_SUFFIX "%llu", (unsigned long long)r->t.step);
+    char suffix[COPY_SUFFIX];
+    copy_suffix(suffix, r->t.step);
     if (r->o->keep_last)
         copy_last(r, suffix);
     else if (keep_due(r))
         copy_checkpoint(r, r->target, suffix);
 }
 
-/* What is no list is heard of before the first step. */
-static void
-check_list(struct run *r)
+/* Whether an earlier run ended between the save of this step and its copy. */
+static bool
+owes_copy(const struct run *r)
 {
-    struct buf list = { 0 };
-    char *path = beside(r, LIST_SUFFIX);
-    if (r->o->keep_last)
-        read_list(r, path, &list);
-    buf_free(&list);
-    free(path);
-}
-
-/* A run that ended between a save and its copy, or could not make it, makes it now. */
-static void
-make_up_copy(struct run *r)
-{
-    bool has_target = !r->o->out && r->in_step;
-    check_list(r);
-    if (ranks_number() == 0 && has_target && !has_copy(r, r->in_step))
-        keep_saved(r);
+    bool wanted = r->o->keep_last || is_kept(r->o, r->in_step);
+    return wanted && r->in_step && !r->o->out && !has_copy(r, r->in_step);
 }
 
 /* ---- evaluations ----------------------------------------------------------------------- */
 
+/* Whether NAME.eval.jsonl is read and written. */
 static bool
-in_use(const struct options *o)
+has_evaluations(const struct options *o)
 {
-    return o->keep_best || o->patience;
+    return o->keep_best || o->patience || o->stop_if_worse > 0;
 }
 
-/* Count one; whether it is better than all before. */
-static bool
+bool
+keep_is_on(const struct options *o)
+{
+    return has_evaluations(o) || o->keep_last || o->keep_every;
+}
+
+static void
 count(struct keep *k, uint64_t step, double loss)
 {
     bool better = isfinite(loss) && (!isfinite(k->loss) || loss < k->loss);
@@ -393,7 +438,6 @@ count(struct keep *k, uint64_t step, double loss)
         k->best = step;
         k->since = 0;
     }
-    return better;
 }
 
 /* A loss is a number, or a string where it is not finite. */
@@ -404,30 +448,42 @@ read_loss(struct json *j, double *loss)
     return json_peek(j) == '"' ? json_string(j, NULL) : json_number(j, loss);
 }
 
+/* A line of a step after `upto` is dropped: the checkpoint does not have that step. */
 static int
 read_line(struct keep *k, const char *name, struct slice line, uint64_t upto,
-          struct err *err)
+          struct watch *saved, struct err *err)
 {
     struct arena arena = { 0 };
     struct json j;
     struct slice key, data = { 0 }, origin = { 0 };
     uint64_t step = UINT64_MAX;
     double loss = NAN;
+    struct watch watch = { .best = NAN };
+    bool evaluation = false;
     int more = 0, rc = 0;
     json_open(&j, name, 0, line, &arena, err);
     json_object(&j);
-    while (rc == 0 && (more = json_key(&j, &key)) > 0)
+    while (rc == 0 && (more = json_key(&j, &key)) > 0) {
+        evaluation |= slice_is(key, "eval_loss");
         rc = slice_is(key, "step")        ? json_u63(&j, &step)
              : slice_is(key, "eval_loss") ? read_loss(&j, &loss)
              : slice_is(key, "data")      ? json_string(&j, &data)
+             : slice_is(key, "best_loss") ? read_loss(&j, &watch.best)
+             : slice_is(key, "worse")     ? json_u63(&j, &watch.worse)
              : slice_is(key, "origin")    ? json_string(&j, &origin)
                                           : json_skip(&j, NULL);
+    }
     rc = rc < 0 || more < 0 || json_end(&j) < 0 ? -1 : 0;
     if (rc == 0 && step <= upto && slice_is(origin, k->origin)) {
         buf_add(&k->lines, line.p, line.n);
         buf_char(&k->lines, '\n');
-        if (slice_is(data, k->data))
+        if (evaluation && slice_is(data, k->data)) {
             count(k, step, loss);
+            if ((int64_t)step == k->kept && isfinite(loss))
+                k->kept_loss = loss;
+        }
+        if (watch.best > 0 && step == upto)
+            *saved = watch;
     }
     arena_free(&arena);
     return rc;
@@ -447,11 +503,11 @@ read_evaluations(struct run *r, const char *path)
     if (f.fd < 0)
         die(EXIT_TROUBLE, "%s:", path);
     while (rc == 0 && (more = reader_line(&f, &line, &r->err)) > 0)
-        rc = read_line(k, path, line, r->in_step, &r->err);
+        rc = read_line(k, path, line, r->in_step, &r->watch, &r->err);
     if (rc < 0)
         die(EXIT_TROUBLE,
-            "%s; it is the list of evaluations of --keep-best and --patience: remove "
-            "it to begin a new one",
+            "%s; it is the list of evaluations of --keep-best, --patience and "
+            "--stop-if-worse: remove it to begin a new one",
             r->err.msg);
     if (more < 0)
         die_err(&r->err);
@@ -459,21 +515,28 @@ read_evaluations(struct run *r, const char *path)
     close(f.fd);
 }
 
+/* A list that cannot be written ends the run, but not before its steps are saved. */
 static void
 write_evaluations(struct run *r)
 {
     char *path = beside(r, EVALS_SUFFIX);
-    write_beside(r, path, &r->keep->lines);
+    struct err err = { 0 };
+    if (ranks_number() == 0 && write_beside(path, &r->keep->lines, &err) < 0)
+        stop_for_output(&err);
     free(path);
 }
 
-/* The checkpoint of the current step. */
+/* Copy the checkpoint of the current step, whose evaluation is `loss`. */
 static void
-copy_best(struct run *r)
+copy_best(struct run *r, double loss)
 {
+    struct keep *k = r->keep;
     bool has_target = r->saved || !r->o->out;
     if (ranks_number() == 0)
         copy_checkpoint(r, has_target ? r->target : r->o->checkpoint, BEST_SUFFIX);
+    k->kept = (int64_t)r->t.step;
+    k->kept_loss = loss;
+    k->owes_best = false;
 }
 
 /* Names that this run will write must not be those of its inputs. */
@@ -490,60 +553,134 @@ check_names(struct run *r)
     free(evals);
 }
 
-/* A run that ended between an evaluation and the copy of its checkpoint makes it now. */
+/* What the record of a training begins with tells it from others of the same name. */
 static void
-make_up_best(struct run *r)
-{
-    const struct keep *k = r->keep;
-    // Also where there is one of that step: it may be of another training.
-    if (r->o->keep_best && k->n && isfinite(k->loss) && k->best == r->in_step)
-        copy_best(r);
-}
-
-/* What the record of the training begins with tells it from others of the same name. */
-static void
-name_origin(struct run *r)
+name_origin(struct store *in, char name[2 * XXH3_BYTES + 1], struct err *err)
 {
     struct buf origin = { 0 };
     uint8_t hash[XXH3_BYTES];
-    save_origin(r, &origin);
+    if (save_origin(in, &origin, err) < 0)
+        die_err(err);
     if (origin.failed)
         die(EXIT_MEMORY, "out of memory for the provenance");
     xxh3_128(hash, origin.data, origin.len);
-    hash_hex(r->keep->origin, hash, XXH3_BYTES);
+    hash_hex(name, hash, XXH3_BYTES);
     buf_free(&origin);
+}
+
+/* Find out which step of this training NAME.best is, if it is one. */
+static void
+read_best(struct run *r)
+{
+    struct keep *k = r->keep;
+    char origin[2 * XXH3_BYTES + 1];
+    char *path = beside(r, BEST_SUFFIX);
+    struct err err = { 0 };
+    struct store best;
+    k->kept = open_copy(&best, path, &err);
+    if (k->kept >= 0) {
+        name_origin(&best, origin, &r->err);
+        if (strcmp(origin, k->origin) != 0)
+            k->kept = -1;
+    }
+    store_close(&best);
+    free(path);
+}
+
+/* Whether NAME.best holds the same bytes as the checkpoint at the start. */
+static bool
+best_is_input(struct run *r)
+{
+    uint8_t a[XXH3_BYTES], b[XXH3_BYTES];
+    char *path = beside(r, BEST_SUFFIX);
+    struct err err = { 0 };
+    struct store best;
+    bool same = open_copy(&best, path, &err) >= 0 &&
+                store_content_hash(&best, a, 1, &err) == 0 &&
+                store_content_hash(&r->in, b, 1, &err) == 0 &&
+                memcmp(a, b, XXH3_BYTES) == 0;
+    store_close(&best);
+    free(path);
+    return same;
 }
 
 void
 keep_open(struct run *r)
 {
-    if (!in_use(r->o))
+    if (r->keep || !has_evaluations(r->o))
         return;
     struct keep *k = r->keep = cmd_alloc(1, sizeof *k);
     char *path = beside(r, EVALS_SUFFIX);
-    hash_hex(k->data, r->eval.tok.end.xxh3, XXH3_BYTES);
-    name_origin(r);
-    k->loss = INFINITY;
+    if (r->has_eval)
+        hash_hex(k->data, r->eval.tok.end.xxh3, XXH3_BYTES);
+    name_origin(&r->in, k->origin, &r->err);
+    k->loss = k->kept_loss = INFINITY;
+    k->kept = -1;
     check_names(r);
+    if (r->o->keep_best)
+        read_best(r);
     read_evaluations(r, path);
+    k->owes_best = r->o->keep_best && k->n && isfinite(k->loss) &&
+                   k->best == r->in_step && !best_is_input(r);
     free(path);
 }
 
-void
-keep_begin(struct run *r)
+/* ---- what an earlier run owes --------------------------------------------------------- */
+
+/* Whether a killed run left its temporary file beside that copy or list; with `remove` it is
+ * removed. */
+static bool
+has_leftover(const struct run *r, const char *suffix, bool remove)
 {
-    if (!r->replay)
-        make_up_copy(r);
-    if (r->keep)
-        make_up_best(r);
+    char *path = beside(r, suffix), *temp = path_beside(path, PATH_TEMP);
+    if (!temp)
+        die(EXIT_MEMORY, "out of memory for a name");
+    bool has = access(temp, F_OK) == 0;
+    if (has && remove)
+        unlink(temp);
+    free(temp);
+    free(path);
+    return has;
+}
+
+static bool
+has_leftovers(const struct run *r, bool remove)
+{
+    static const char *const suffixes[] = { BEST_SUFFIX, EVALS_SUFFIX, LIST_SUFFIX };
+    char copy[COPY_SUFFIX];
+    bool has = has_leftover(r, copy_suffix(copy, r->in_step), remove);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        has |= has_leftover(r, suffixes[i], remove);
+    return has;
+}
+
+bool
+keep_owes_copies(struct run *r)
+{
+    return owes_copy(r) || is_untidy(r, false) || (r->keep && r->keep->owes_best) ||
+           has_leftovers(r, false);
+}
+
+void
+keep_pay_copies(struct run *r)
+{
+    if (ranks_number() == 0) {
+        has_leftovers(r, true);
+        is_untidy(r, true);
+        if (owes_copy(r))
+            keep_saved(r);
+    }
+    if (r->keep && r->keep->owes_best)
+        copy_best(r, r->keep->loss);
 }
 
 bool
 keep_owes_evaluation(const struct run *r)
 {
     const struct keep *k = r->keep;
-    return k && r->o->eval_every && r->in_step && r->in_step % r->o->eval_every == 0 &&
-           !(k->n && k->last == r->in_step);
+    bool due = r->o->eval_every && r->in_step && r->in_step % r->o->eval_every == 0;
+    bool last = r->in_step == r->end; // the evaluation at the end of a run
+    return k && r->has_eval && (due || last) && !(k->n && k->last == r->in_step);
 }
 
 void
@@ -551,8 +688,11 @@ keep_facts(struct buf *b, const struct run *r)
 {
     const struct keep *k = r->keep;
     if (k)
-        buf_printf(b, "evaluations before\t%llu\nthe best one\t%llu\n",
-                   (unsigned long long)k->n, (unsigned long long)k->best);
+        buf_printf(
+            b,
+            "evaluations before\t%llu\nthe best one\t%llu\nthe step of " BEST_SUFFIX
+            "\t%lld\n",
+            (unsigned long long)k->n, (unsigned long long)k->best, (long long)k->kept);
 }
 
 bool
@@ -579,10 +719,18 @@ keep_report_best(struct buf *b, const struct run *r)
 {
     const struct keep *k = r->keep;
     char q[TEXT_QUOTE];
-    if (k && r->o->keep_best && isfinite(k->loss))
+    if (!k || !r->o->keep_best || !isfinite(k->loss))
+        return;
+    text_quote(q, r->target, strlen(r->target));
+    if (k->kept == (int64_t)k->best)
         buf_printf(b, "; the lowest loss, %.6g of step %llu, is that of %s" BEST_SUFFIX,
-                   k->loss, (unsigned long long)k->best,
-                   text_quote(q, r->target, strlen(r->target)));
+                   k->loss, (unsigned long long)k->best, q);
+    else if (isfinite(k->kept_loss))
+        buf_printf(b,
+                   "; %s" BEST_SUFFIX " is step %llu, of loss %.6g: step %llu had the "
+                   "lowest loss, %.6g, in a run without --keep-best",
+                   q, (unsigned long long)k->kept, k->kept_loss,
+                   (unsigned long long)k->best, k->loss);
 }
 
 void
@@ -591,20 +739,33 @@ keep_evaluated(struct run *r, double loss, uint64_t targets)
     struct keep *k = r->keep;
     if (!k || (k->n && k->last >= r->t.step))
         return;
-    bool better = count(k, r->t.step, loss);
+    count(k, r->t.step, loss);
     buf_printf(&k->lines,
                "{\"step\":%llu,\"eval_loss\":", (unsigned long long)r->t.step);
     json_put_number(&k->lines, loss, 17);
     buf_printf(&k->lines, ",\"eval_tokens\":%llu,\"data\":\"%s\",\"origin\":\"%s\"}\n",
                (unsigned long long)targets, k->data, k->origin);
-    // The line comes first: make_up_best makes up for a copy that is missing.
-    if (ranks_number() == 0)
-        write_evaluations(r);
-    if (!better || !r->o->keep_best)
+    // The line comes first, so that a later run finds out that the copy is missing.
+    write_evaluations(r);
+    if (!r->o->keep_best || !(loss < k->kept_loss))
         return;
     if ((r->saved ? r->saved_step : r->in_step) < r->t.step)
         save_write(r);
-    copy_best(r);
+    copy_best(r, loss);
+}
+
+void
+keep_saving(struct run *r)
+{
+    struct keep *k = r->keep;
+    if (!k || r->o->stop_if_worse <= 0)
+        return;
+    buf_printf(&k->lines,
+               "{\"step\":%llu,\"best_loss\":", (unsigned long long)r->t.step);
+    json_put_number(&k->lines, r->watch.best, 17);
+    buf_printf(&k->lines, ",\"worse\":%llu,\"origin\":\"%s\"}\n",
+               (unsigned long long)r->watch.worse, k->origin);
+    write_evaluations(r);
 }
 
 void

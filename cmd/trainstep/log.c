@@ -106,11 +106,38 @@ try_put(int fd, const void *bytes, size_t n)
     return 0;
 }
 
-void
-log_put(int fd, const void *bytes, size_t n, const char *name)
+static int
+output_fd(const struct run *r, enum output to)
 {
-    if (try_put(fd, bytes, n) < 0)
-        die(EXIT_TROUBLE, "%s:", name);
+    return to == OUTPUT_TABLE ? STDOUT_FILENO
+           : to == OUTPUT_LOG ? r->logs->json
+                              : r->logs->events;
+}
+
+static const char *
+output_name(const struct run *r, enum output to)
+{
+    return to == OUTPUT_TABLE ? "standard output"
+           : to == OUTPUT_LOG ? r->o->log
+                              : r->o->tensorboard;
+}
+
+static void
+output_failed(struct run *r, enum output to)
+{
+    struct err err = { 0 };
+    char q[TEXT_QUOTE];
+    const char *name = output_name(r, to);
+    err_set(&err, ERR_IO, "%s:", text_quote(q, name, strlen(name)));
+    r->failed[to] = true;
+    stop_for_output(&err);
+}
+
+void
+log_put(struct run *r, enum output to, const void *bytes, size_t n)
+{
+    if (!r->failed[to] && try_put(output_fd(r, to), bytes, n) < 0)
+        output_failed(r, to);
 }
 
 /* ---- JSONL ------------------------------------------------------------------------------ */
@@ -169,10 +196,10 @@ static void
 cut_json(struct run *r)
 {
     struct logs *l = r->logs;
-    if (l->keep < 0)
+    if (l->keep < 0 || r->failed[OUTPUT_LOG])
         return;
     if (ftruncate(l->json, l->keep) != 0 || lseek(l->json, l->keep, SEEK_SET) < 0)
-        die(EXIT_TROUBLE, "%s:", r->o->log);
+        output_failed(r, OUTPUT_LOG);
     l->keep = -1;
     if (l->dropped && !r->o->cmd.quiet)
         warn("%s: %llu line%s of steps beyond %llu %s dropped", r->o->log,
@@ -196,7 +223,7 @@ flush_json(struct run *r)
         die(EXIT_MEMORY, "out of memory for a log line");
     if (l->json >= 0) {
         cut_json(r);
-        log_put(l->json, l->line.data, l->line.len, r->o->log);
+        log_put(r, OUTPUT_LOG, l->line.data, l->line.len);
     }
     l->line.len = 0;
 }
@@ -288,7 +315,7 @@ put_event(struct run *r, const struct buf *event)
     put_masked(&b, (const uint8_t *)event->data, event->len);
     if (b.failed || event->failed)
         die(EXIT_MEMORY, "out of memory for an event");
-    log_put(r->logs->events, b.data, b.len, r->o->tensorboard);
+    log_put(r, OUTPUT_EVENTS, b.data, b.len);
     buf_free(&b);
 }
 

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAVE_BUFFERS = 4 << 20 }; // bytes, of saving and the rest
+enum {
+    SAVE_BUFFERS = 4 << 20, // bytes, of saving and the rest
+    MANY_TOKENS = 1 << 20   // of a pass
+};
 
 /* Whether a pass may have documents of several lengths.  The CPU needs more memory for them:
  * a row of scores is then as long as the pass. */
@@ -329,6 +332,25 @@ put_alternatives(struct buf *b, const struct trial *t)
         buf_str(b, ", nor do shorter samples or fewer layers to train");
 }
 
+/* Bytes of the smallest layout, by the line through the plans of a 32nd and a 16th of the batch, or 0
+ * for a batch of fewer samples; the settings of the run are restored. */
+static uint64_t
+estimated_bytes(struct run *r)
+{
+    const struct trial t = { .r = r, .limit = UINT64_MAX };
+    struct train_layout layout = r->layout;
+    uint64_t batch = r->s.batch;
+    uint64_t n = batch / 32;
+    if (n == 0)
+        return 0;
+    uint64_t few = plan_with_batch(&t, n), twice = plan_with_batch(&t, 2 * n);
+    r->s.batch = batch;
+    run_measure(r);
+    r->layout = layout;
+    double slope = twice > few ? (double)(twice - few) / (double)n : 0;
+    return few + (uint64_t)(slope * (double)(batch - n));
+}
+
 /* Suggest a batch that fits; restores the settings of the run. */
 static void
 put_advice(struct buf *b, struct run *r, uint64_t limit)
@@ -362,16 +384,15 @@ available_bytes(const struct run *r)
 }
 
 /* Report a plan that does not fit, and end the run unless it may go on.  --overcommit ignores
- * free memory, not --memory-limit.  exact: the need was counted. */
+ * free memory, not --memory-limit.  about: "" if the need was counted, else words before it. */
 static void
-refuse(struct run *r, uint64_t need, uint64_t free, bool exact)
+refuse(struct run *r, uint64_t need, uint64_t free, const char *about)
 {
     struct buf b = { 0 };
     uint64_t limit = r->o->memory_limit;
-    bool is_free = !limit || need <= limit;
+    bool is_free = !limit || need <= limit, exact = *about == '\0';
     bool goes_on = exact && is_free && r->o->overcommit;
-    buf_printf(&b, "the plan needs %s%.3f GB, ", exact ? "" : "more than ",
-               (double)need / (1 << 30));
+    buf_printf(&b, "the plan needs %s%.3f GB, ", about, (double)need / (1 << 30));
     if (is_free)
         buf_printf(
             &b, "%s has %.3f free: ", r->device.host ? "this machine" : r->where.device,
@@ -410,11 +431,15 @@ plan_settle(struct run *r)
     limit = limit && limit < free ? limit : free;
     bool only_look = r->o->overcommit || r->o->dry_run;
     if (!can_count(r->max_tokens) || (is_hopeless(r, limit) && !only_look))
-        refuse(r, input_bytes(r), free, false);
+        refuse(r, input_bytes(r), free, "more than ");
+    // A pass of many tokens takes seconds to count; one that is too large by far is not counted.
+    uint64_t about = r->max_tokens > MANY_TOKENS && !only_look ? estimated_bytes(r) : 0;
+    if (about / 5 * 4 > limit)
+        refuse(r, about, free, "about ");
     uint64_t need = choose_layout(r, want, limit);
     r->fits = need > limit ? "no" : limit == UINT64_MAX ? "-" : "yes";
     if (need > limit)
-        refuse(r, need, free, true);
+        refuse(r, need, free, "");
     if (r->o->cmd.verbose)
         warn("plan: %.3f GB, --recompute %s%s", (double)need / (1 << 30),
              r->layout.recompute ? "block" : "none", weights_words(&r->layout));

@@ -38,8 +38,7 @@ kept_name(const char *checkpoint, uint64_t step)
 static void
 open_claim(struct run *r, struct replay *p, const char *path)
 {
-    struct store_options opt = { .guard = &cmd_guard };
-    if (store_open(&p->claim, path, &opt, &r->err) < 0)
+    if (checkpoint_open(&p->claim, path, &r->err) < 0)
         die_err(&r->err);
     if (!p->claim.training.master)
         die(EXIT_TROUBLE, "%s: not a checkpoint: expected one that trainstep saved",
@@ -201,9 +200,9 @@ check_origin(struct run *r, const struct replay *p)
 {
     struct history h;
     struct buf origin = { 0 };
-    if (history_read(&h, p->claim.provenance, &r->err) < 0)
+    if (history_read(&h, p->claim.provenance, &r->err) < 0 ||
+        save_origin(&r->in, &origin, &r->err) < 0)
         die_err(&r->err);
-    save_origin(r, &origin);
     if (!slice_eq(h.inputs, (struct slice){ origin.data, origin.len }))
         die(EXIT_TROUBLE,
             "%s: is of another training than %s: its record begins with other weights; "

@@ -23,8 +23,6 @@
 static void
 plan_for_model(struct run *r)
 {
-    if (store_load_beside(&r->in) < 0)
-        die_err(&r->err);
     r->in.training = (struct training){ .master = "bf16", .moments = "int8" };
     r->in.quant = (struct quant_words){
         .name = "sweep", .criterion = "mse", .variant = "", .share = "qkv,gate_up"
@@ -44,12 +42,41 @@ run_check_outputs(const struct run *r, const struct store *in)
                    text_quote(q, outputs[i], strlen(outputs[i])));
 }
 
+/* Whether --dry-run is given a config.json in place of a model. */
+static bool
+is_config(const struct options *o)
+{
+    return o->dry_run && slice_ends(slice_of(o->checkpoint), ".json");
+}
+
+/* Open a model of which there is nothing but a config.json. */
+static void
+open_config(struct run *r, const char *path)
+{
+    char q[TEXT_QUOTE];
+    r->in = (struct store){ .opt = { .guard = &cmd_guard },
+                            .name = cmd_copy(text_quote(q, path, strlen(path))),
+                            .err = &r->err };
+    if (store_load_config(&r->in, path) < 0)
+        die_err(&r->err);
+}
+
+static void
+open_file(struct run *r, const char *path)
+{
+    if (checkpoint_open(&r->in, path, &r->err) < 0)
+        die_err(&r->err);
+    if (!r->in.training.master && r->o->dry_run && store_load_beside(&r->in) < 0)
+        die_err(&r->err);
+}
+
 static void
 open_checkpoint(struct run *r, const char *path)
 {
-    struct store_options opt = { .guard = &cmd_guard };
-    if (store_open(&r->in, path, &opt, &r->err) < 0)
-        die_err(&r->err);
+    if (is_config(r->o))
+        open_config(r, path);
+    else
+        open_file(r, path);
     bool is_model = !r->in.training.master && r->o->dry_run;
     if (is_model)
         plan_for_model(r);
@@ -62,7 +89,7 @@ open_checkpoint(struct run *r, const char *path)
         (!is_model && state_read(&r->st, &r->s, &r->in) < 0))
         die_err(&r->err);
     run_check_outputs(r, &r->in);
-    r->in_step = r->st.step;
+    r->in_step = r->t.step = r->st.step;
 }
 
 /* Without --spike the window is dropped. */
@@ -115,11 +142,21 @@ settle_total(struct run *r)
         r->s.total_steps = r->end;
 }
 
+/* Steps behind the end of a schedule have its last rate.  At a rate of 0 they would take their
+ * time and change nothing. */
 static void
-warn_past_schedule(const struct run *r)
+check_past_schedule(const struct run *r)
 {
     unsigned long long total = r->s.total_steps;
-    if (r->s.schedule != LR_CONSTANT && r->end > total && !r->o->cmd.quiet)
+    if (r->s.schedule == LR_CONSTANT || r->end <= total)
+        return;
+    if (r->s.min_lr == 0 && !r->o->allow_zero_lr)
+        die(EXIT_TROUBLE,
+            "%s: the schedule ends with step %llu; later ones, up to %llu, would have "
+            "the learning rate 0: --total-steps moves its end, --min-lr sets the rate "
+            "behind it, --allow-zero-lr takes such steps",
+            r->in.name, total, (unsigned long long)r->end);
+    if (!r->o->cmd.quiet)
         warn("%s: the schedule ends with step %llu; later ones, up to %llu, have the "
              "learning rate %g: --total-steps moves its end",
              r->in.name, total, (unsigned long long)r->end, r->s.min_lr);
@@ -321,10 +358,41 @@ record_tokenizer(struct run *r)
     memcpy(r->st.tokenizer, h->tokenizer, SHA256_BYTES);
 }
 
+/* Whether --dry-run has no samples to plan for.  With a config.json they would have to be named: the
+ * standard input of a script may be any. */
+static bool
+assumes_samples(const struct options *o)
+{
+    struct stat st;
+    if (!o->dry_run || o->data || o->teacher_data)
+        return false;
+    return is_config(o) || fstat(STDIN_FILENO, &st) != 0 || S_ISCHR(st.st_mode);
+}
+
+/* Plan for samples as long as --seq-len. */
+static void
+assume_data(struct run *r)
+{
+    enum { POSITIONS = 2048 };
+    uint64_t n = r->s.seq_len ? r->s.seq_len
+                 : r->c.positions < POSITIONS ? r->c.positions
+                                              : POSITIONS;
+    data_assume(&r->data, (uint32_t)n, &r->c);
+    r->has_data = true;
+    if (!r->o->cmd.quiet)
+        warn("no samples: the plan is for samples of %llu positions that are all "
+             "targets; --seq-len sets another length, -d FILE.tok plans for samples",
+             (unsigned long long)n);
+}
+
 static void
 read_data(struct run *r)
 {
     const char *path = r->o->data ? r->o->data : "-";
+    if (assumes_samples(r->o)) {
+        assume_data(r);
+        return;
+    }
     if (!r->o->data && isatty(STDIN_FILENO))
         misuse("want samples on standard input or -d FILE.tok; tokenize makes them");
     if (ranks_count() > 1 && path_is_stream(path))
@@ -355,6 +423,8 @@ open_data(struct run *r)
     if (r->o->teacher_data)
         check_tokenizer(r, &r->data.taught);
     data_settle(&r->data, &r->s, &r->c);
+    if (assumes_samples(r->o))
+        return;
     if (is_same_data(r)) {
         data_seek(&r->data, r->st.epoch, r->st.index);
     } else if (r->st.has_sampler && !r->o->cmd.quiet && !r->replay) {
@@ -399,7 +469,7 @@ settle_end(struct run *r)
 static void
 open_eval(struct run *r)
 {
-    if (!r->o->eval)
+    if (!r->o->eval || r->has_eval)
         return;
     data_open(&r->eval, r->o->eval, &r->c);
     r->has_eval = true;
@@ -622,8 +692,7 @@ undo(struct run *r, const struct train_result *res)
     r->bad[r->n_bad++] = r->t.step;
     warn("step %llu is undone: %s", (unsigned long long)r->t.step, res->reason);
     if (r->saved) {
-        struct store_options opt = { .guard = &cmd_guard };
-        if (store_open(&from, r->target, &opt, &r->err) < 0)
+        if (checkpoint_open(&from, r->target, &r->err) < 0)
             die_err(&r->err);
         source = &from;
     }
@@ -634,6 +703,7 @@ undo(struct run *r, const struct train_result *res)
     bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
     data_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0);
     restore_counters(r);
+    r->watch = r->watch_saved;
     memcpy(r->st.data, was.data, XXH3_BYTES);
     memcpy(r->st.tokenizer, was.tokenizer, SHA256_BYTES);
     memcpy(r->st.route, was.route, sizeof was.route);
@@ -651,6 +721,8 @@ undo(struct run *r, const struct train_result *res)
     ranks_end_work();
     if (r->saved)
         store_close(&from);
+    if (!r->o->out) // what a stop would leave is the checkpoint as it was saved last
+        stop_saved();
 }
 
 static void
@@ -732,6 +804,7 @@ step(struct run *r)
     phase(r, "optimizer_step_done");
     log_step(r, &res, rate, ms);
     count_outcome(r, &res);
+    watch_step(r, &res);
     return true;
 }
 
@@ -772,7 +845,8 @@ static void
 train(struct run *r)
 {
     bool evaluated = false;
-    keep_begin(r);
+    if (!r->replay)
+        keep_pay_copies(r);
     if (r->has_eval && (r->o->eval_first || keep_owes_evaluation(r)))
         evaluate(r);
     while (r->t.step < r->end && !stopped() && !keep_is_out_of_patience(r)) {
@@ -789,7 +863,8 @@ train(struct run *r)
     display_end(r);
     if (r->replay)
         return;
-    if (r->has_eval && !evaluated && !keep_is_out_of_patience(r))
+    if (r->has_eval && !evaluated && r->evaluated != r->t.step &&
+        !keep_is_out_of_patience(r))
         evaluate(r);
     if (last_save(r) < r->t.step)
         save_write(r);
@@ -845,11 +920,10 @@ same_content(struct run *r, struct store *a, struct store *b)
 static void
 check_out(struct run *r)
 {
-    struct store_options opt = { .guard = &cmd_guard };
     struct store out;
     struct state st;
     struct settings s;
-    if (store_open(&out, r->o->out, &opt, &r->err) < 0)
+    if (checkpoint_open(&out, r->o->out, &r->err) < 0)
         die_err(&r->err);
     if (!out.training.master || !out.config.p || !same_kind(&out, &r->in))
         die(EXIT_TROUBLE,
@@ -981,6 +1055,7 @@ compare_run(const struct run *r)
     put_count(&b, "--keep-every", o->keep_every);
     put_count(&b, "--keep-best", o->keep_best);
     put_count(&b, "--patience", o->patience);
+    buf_printf(&b, "--stop-if-worse\t%.17g\n", o->stop_if_worse);
     keep_facts(&b, r);
     put_count(&b, "--compat torchsharp", o->torchsharp);
     put_count(&b, "--dump", o->dumps);
@@ -993,13 +1068,32 @@ compare_run(const struct run *r)
     buf_free(&b);
 }
 
-/* A finished checkpoint needs no lock.  Another run may have replaced the file before we got
- * the lock, so it is opened again. */
+static bool
+is_finished(const struct run *r)
+{
+    return r->end <= r->in_step;
+}
+
+/* Whether an earlier run owes an evaluation or a copy of a finished checkpoint. */
+static bool
+owes(struct run *r)
+{
+    if (r->o->out || !keep_is_on(r->o))
+        return false;
+    open_eval(r);
+    keep_open(r);
+    bool owed = keep_owes_evaluation(r) || keep_owes_copies(r);
+    keep_close(r);
+    return owed;
+}
+
+/* A finished checkpoint of which nothing is owed needs no lock.  Another run may have replaced
+ * the file before we got the lock, so it is opened again. */
 static void
 open_locked(struct run *r)
 {
     open_input(r);
-    if (r->end <= r->in_step)
+    if (is_finished(r) && !owes(r))
         return;
     save_lock(r);
     store_close(&r->in);
@@ -1039,6 +1133,23 @@ settle_gpu(struct run *r)
         ranks_settle_gpu(r->where.device, &r->where.number);
 }
 
+/* Pay what an earlier run owes of a finished checkpoint.  true: an evaluation is owed, too, for
+ * which the model is needed. */
+static bool
+pays_evaluation(struct run *r)
+{
+    if (r->o->out || r->o->dry_run || r->replay || !keep_is_on(r->o))
+        return false;
+    open_eval(r);
+    keep_open(r);
+    if (keep_owes_evaluation(r))
+        return true;
+    ranks_meet(0); // all know what is owed
+    if (ranks_number() > 0 || r->lock.fd >= 0)
+        keep_pay_copies(r);
+    return false;
+}
+
 static int
 run_rank(struct run *r)
 {
@@ -1049,7 +1160,7 @@ run_rank(struct run *r)
     else
         open_shared(r);
     warn_lines(&r->in.warnings);
-    if (r->end <= r->in_step)
+    if (is_finished(r) && !pays_evaluation(r))
         return ranks_number() ? EXIT_DONE : end_at_once(r);
     // After the lock: a run that was killed has freed its memory by now.
     r->free_before = r->device.host ? UINT64_MAX : device_free(&r->where);
@@ -1064,10 +1175,14 @@ run_rank(struct run *r)
     if (o->dry_run)
         return ranks_number() ? EXIT_DONE : dry_run(r);
     keep_open(r);
-    if (keep_is_out_of_patience(r))
+    if (keep_is_out_of_patience(r)) {
+        ranks_meet(0);
+        keep_pay_copies(r);
         return ranks_number() ? EXIT_DONE : end_without_patience(r);
-    if (!r->replay) // whose settings are not the user's to change
-        warn_past_schedule(r);
+    }
+    if (!r->replay &&
+        !is_finished(r)) // settings of a replay are not the user's to change
+        check_past_schedule(r);
     plan_settle(r);
     open_device(r);
     compare_run(r);
@@ -1077,7 +1192,7 @@ run_rank(struct run *r)
     open_model(r);
     if (r->replay)
         replay_check_route(r);
-    else if (ranks_number() == 0)
+    else if (ranks_number() == 0 && !is_finished(r))
         save_check(r);
     log_open(r);
     phase(r, "start");
@@ -1092,7 +1207,7 @@ run_rank(struct run *r)
 int
 run(const struct options *o)
 {
-    static struct run r = { .lock = { .fd = -1 } };
+    static struct run r = { .lock = { .fd = -1 }, .locked_file = -1 };
     r.o = o;
     r.where = o->where;
     r.device = device_settle(&r.where);

@@ -12,9 +12,12 @@
 #include "lib/format/writer.h"
 #include "lib/io/saving.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -32,6 +35,28 @@ release_held(void)
     held = NULL;
 }
 
+/* A hard link is another name of the same file and has a lock of its own.  So the file is locked,
+ * too, until the first save puts another one in its place. */
+static void
+lock_file(struct run *r)
+{
+    int fd = open(r->target, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        die(EXIT_TROUBLE,
+            "%s: another process trains the same file under another name, a hard link: "
+            "wait until it has ended, or train a copy (cp)",
+            r->target);
+    r->locked_file = fd;
+}
+
+static void
+unlock_file(struct run *r)
+{
+    if (r->locked_file >= 0)
+        close(r->locked_file);
+    r->locked_file = -1;
+}
+
 void
 save_lock(struct run *r)
 {
@@ -40,6 +65,8 @@ save_lock(struct run *r)
     held = &r->lock;
     if (atexit(release_held) != 0)
         die(EXIT_MEMORY, "out of memory for a lock");
+    if (!r->o->out)
+        lock_file(r);
 }
 
 void
@@ -89,27 +116,27 @@ save_bytes(const struct run *r, const struct train *t)
 /* ---- provenance ----------------------------------------------------------------------------- */
 
 /* The checkpoint that a training begins with. */
-static void
-put_origin(struct run *r, struct buf *b)
+static int
+put_origin(struct store *in, struct buf *b, struct err *err)
 {
     uint8_t xxh3[XXH3_BYTES];
-    if (store_content_hash(&r->in, xxh3, 1, &r->err) < 0)
-        die_err(&r->err);
-    provenance_input(b, slice_of("ckpt"), r->in.provenance, 1, xxh3);
+    if (store_content_hash(in, xxh3, 1, err) < 0)
+        return -1;
+    provenance_input(b, slice_of("ckpt"), in->provenance, 1, xxh3);
+    return 0;
 }
 
-void
-save_origin(struct run *r, struct buf *b)
+int
+save_origin(struct store *in, struct buf *b, struct err *err)
 {
     struct history h;
-    int rc = history_read(&h, r->in.provenance, &r->err);
-    if (rc < 0)
-        die_err(&r->err);
+    int rc = history_read(&h, in->provenance, err);
     if (rc == 0)
-        put_origin(r, b);
-    else
+        rc = put_origin(in, b, err);
+    else if (rc > 0)
         buf_add(b, h.inputs.p, h.inputs.n);
     history_free(&h);
+    return rc < 0 ? -1 : 0;
 }
 
 static void
@@ -126,7 +153,7 @@ put_provenance(struct run *r, struct buf *b, uint64_t step)
     };
     settings_json(&settings, &r->s, hashes, sizeof hashes / sizeof *hashes);
     if (rc == 0) {
-        put_origin(r, &origin);
+        rc = put_origin(&r->in, &origin, &r->err);
         h.inputs = (struct slice){ origin.data, origin.len };
     }
     const struct history_span span = { r->in_step + 1,
@@ -322,12 +349,15 @@ void
 save_write(struct run *r)
 {
     note_state(r);
+    keep_saving(r);
     if (ranks_number() == 0)
         write_file(r); // the others hear whether it was when they meet next
     else
         check_written(r, write_arrays(r, NULL));
     r->saved = true;
     r->saved_step = r->t.step;
+    unlock_file(r);
+    r->watch_saved = r->watch;
     stop_saved();
     if (ranks_number() == 0)
         keep_saved(r);

@@ -3,6 +3,8 @@
  * accepted steps by which a spike is recognised. */
 #include "cmd/trainstep/trainstep.h"
 
+#include "lib/io/training.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -17,6 +19,13 @@ open_map(const struct store *file, struct slice s)
                         .file = file->name,
                         .depth = 2,
                         .err = file->err };
+}
+
+int
+checkpoint_open(struct store *s, const char *path, struct err *err)
+{
+    struct store_options opt = { .guard = &cmd_guard };
+    return store_open(s, path, &opt, err) < 0 ? -1 : training_check(s, err);
 }
 
 int

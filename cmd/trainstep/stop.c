@@ -13,6 +13,10 @@
  * is the same one. */
 enum { SAME_MS = 300 };
 
+/* Stands among signals for an output that cannot be written, so that all ranks hear of it; the
+ * handler below is for none of that number. */
+enum { OUTPUT_FAILED = SIGXFSZ };
+
 static atomic_int requested; // a signal; 0: none
 static atomic_llong stop_ms;
 static atomic_bool has_saved;
@@ -34,6 +38,13 @@ stop_request(int sig)
 {
     int none = 0;
     atomic_compare_exchange_strong(&requested, &none, sig);
+}
+
+void
+stop_for_output(const struct err *err)
+{
+    warn("%s; the run is saved and ends", err->msg);
+    stop_request(OUTPUT_FAILED);
 }
 
 void
@@ -78,10 +89,16 @@ put_next_command(struct buf *b, const struct run *r, uint64_t step)
 {
     const struct options *o = r->o;
     unsigned long long left = r->end - step, end = r->end;
-    if (left == 0)
-        buf_str(b, r->has_eval && r->evaluated != step
-                       ? "all steps are taken, the evaluation is not finished"
-                       : "all steps are taken");
+    bool owes_evaluation = r->has_eval && r->evaluated != step;
+    if (left == 0 && owes_evaluation && r->keep && !o->out)
+        buf_str(b, "all steps are taken; the same command makes the evaluation");
+    else if (left == 0 && owes_evaluation)
+        buf_printf(b,
+                   "all steps are taken, but the evaluation is not finished; "
+                   "generate --score %s makes it",
+                   o->eval);
+    else if (left == 0)
+        buf_str(b, "all steps are taken");
     else if (o->out && o->epochs > 0)
         buf_printf(b, "go on from it, without -o, with --epochs %.17g", o->epochs);
     else if (o->out && cmd_given(&o->cmd, "until"))
@@ -128,9 +145,9 @@ int
 stop_end(const struct run *r, const struct buf *words)
 {
     int sig = stop_signal();
-    if (sig && !r->saved)
+    if (sig && sig != OUTPUT_FAILED && !atomic_load(&has_saved))
         cmd_die_by_signal(sig);
     if (!r->o->cmd.quiet && !words->failed && words->len)
         warn("%s", words->data);
-    return sig ? EXIT_PREEMPTED : EXIT_DONE;
+    return sig == OUTPUT_FAILED ? EXIT_TROUBLE : sig ? EXIT_PREEMPTED : EXIT_DONE;
 }

@@ -101,6 +101,8 @@ static const struct cmd_option options[] = {
       SETTING },
     { 0, "decay", "N", "wsd: steps in which the rate falls (total/10)", SETTING },
     { 0, "min-lr", "X", "rate at the end of a schedule (0)", SETTING },
+    { 0, "allow-zero-lr", NULL, "take steps behind a schedule that ended at rate 0",
+      CMD_FLAG(&cfg.allow_zero_lr) },
     { 0, "beta1", "X", "of AdamW (0.9)", SETTING },
     { 0, "beta2", "X", "(0.999)", SETTING },
     { 0, "eps", "X", "(1e-8)", SETTING },
@@ -156,6 +158,8 @@ static const struct cmd_option options[] = {
       CMD_U64(&cfg.keep_every, 1, UINT32_MAX) },
     { 0, "keep-best", NULL, "a copy of the lowest --eval loss, CHECKPOINT.best",
       CMD_FLAG(&cfg.keep_best) },
+    { 0, "stop-if-worse", "X", "end if ten losses in a row are X times the lowest",
+      CMD_NUMBER(&cfg.stop_if_worse, 1) },
     { 0, "log-every", "N", "print a line of the table every N steps (1)",
       CMD_U64(&cfg.log_every, 1, UINT32_MAX) },
     { 0, "log", "FILE", "one line of JSON for each step", CMD_TEXT(&cfg.log) },
@@ -193,10 +197,11 @@ static void
 check_replay(const struct options *o)
 {
     static const char *const others[] = {
-        "steps",      "until",       "epochs",     "output",      "eval",
-        "eval-every", "eval-first",  "patience",   "save-every",  "keep-last",
-        "keep-every", "keep-best",   "dry-run",    "log",         "memory-report",
-        "dump",       "tensorboard", "stop-after", "new-teacher", "force",
+        "steps",         "until",         "epochs",     "output",      "eval",
+        "eval-every",    "eval-first",    "patience",   "save-every",  "keep-last",
+        "keep-every",    "keep-best",     "dry-run",    "log",         "memory-report",
+        "dump",          "tensorboard",   "stop-after", "new-teacher", "force",
+        "stop-if-worse", "allow-zero-lr",
     };
     if (o->from && !o->replay.to)
         misuse("--from: goes with --replay");
@@ -216,8 +221,8 @@ check_replay(const struct options *o)
 static void
 check_stop(const struct options *o)
 {
-    static const char *const others[] = { "eval-first", "patience", "keep-last",
-                                          "keep-every", "keep-best" };
+    static const char *const others[] = { "eval-first", "patience",  "keep-last",
+                                          "keep-every", "keep-best", "stop-if-worse" };
     for (size_t i = 0; i < sizeof others / sizeof *others && o->stop_after; i++)
         if (cmd_given(&o->cmd, others[i]))
             misuse("--stop-after: saves nothing, so it goes with nothing that keeps "

@@ -105,7 +105,9 @@ struct data {
 
 /* Read all samples and check them against the model; dies. */
 void data_open(struct data *d, const char *path, const struct config *c);
-/* The same with others that a teacher teaches, while the first are learnt by label; dies. */
+/* One sample of that many positions, all of them targets, that is in no file: for a plan. */
+void data_assume(struct data *d, uint32_t positions, const struct config *c);
+/* The same as data_open, with others that a teacher teaches, while the first are learnt by label; dies. */
 void data_open_taught(struct data *d, const char *path, const struct config *c);
 /* Refuse another model than that for which they were read. */
 void data_check(const struct data *d, const struct config *c);
@@ -133,6 +135,9 @@ void data_range(struct data *d, size_t from, size_t n);
 
 _Static_assert((int)STATE_ROUTE == (int)ROUTE_SIZE, "a state holds any route");
 _Static_assert((int)STATE_FP8 == (int)NET_FP8, "a state holds the scales of a layer");
+/* Open a file; if it is a checkpoint, check that it has exactly the arrays of its training.
+ * store_close(s) is right after success and failure alike. */
+int checkpoint_open(struct store *s, const char *path, struct err *err);
 int state_read(struct state *st, struct settings *s, const struct store *file);
 void state_put(struct buf *b, const struct state *st, const struct settings *s);
 /* Whether loss and norm are within z deviations of the window. */
@@ -170,7 +175,8 @@ struct options {
     double epochs;                            // 0: not given
     uint64_t keep_last, keep_every, patience; // 0: off
     uint64_t log_every;
-    bool keep_best, eval_first;
+    bool keep_best, eval_first, allow_zero_lr;
+    double stop_if_worse;  // 0: off
     uint64_t memory_limit; // bytes, 0: none
     double rank_timeout;   // seconds
     uint64_t gpus;         // 0: not given
@@ -182,6 +188,17 @@ struct options {
 struct logs;
 struct replay;
 struct keep;
+
+/* watch.c: signs that a training has diverged.  All zeros before the first step. */
+struct watch {
+    double best;    // lowest loss of a step; 0: none
+    uint64_t worse; // steps in a row whose loss was above --stop-if-worse times that
+    uint64_t high;  // steps in a row whose loss was worse than guessing
+    bool zeros;     // a gradient of zeros was warned of
+};
+
+/* What a run writes while it trains. */
+enum output { OUTPUT_TABLE, OUTPUT_LOG, OUTPUT_EVENTS, OUTPUTS };
 
 /* display.c: of the table and the status line below it. */
 enum column { STEP, LOSS, TOKENS, LR, NORM, TOK_S, MFU, MEM, MS, SKIPPED, COLUMNS };
@@ -228,16 +245,19 @@ struct run {
     double wait_ms;                // of the last step, to exchange
     char *target;                  // the output
     struct lock lock;              // of the target
+    int locked_file;               // the checkpoint itself, open and locked, or -1
     uint64_t evaluated;            // the last step that was evaluated
     uint64_t file_bytes;           // of the checkpoint, from the plan
     const char *fits;              // the plan: yes, no or - (unknown)
     bool saved;                    // target holds a step of this run
     uint64_t saved_step;
-    uint64_t *bad; // steps to skip when they are repeated
+    struct watch watch, watch_saved; // now; at the last save
+    bool failed[OUTPUTS];            // an output that cannot be written gets no more
+    uint64_t *bad;                   // steps to skip when they are repeated
     size_t n_bad;
     struct logs *logs;
     struct display display;
-    struct keep *keep; // NULL: neither --keep-best nor --patience
+    struct keep *keep; // NULL: neither --keep-best, --patience nor --stop-if-worse
     struct err err;
 };
 
@@ -256,8 +276,8 @@ void save_check_place(struct run *r);
 void save_write(struct run *r);
 /* The provenance and the state that a save would write now. */
 void save_describe(struct run *r, struct buf *provenance, struct buf *state);
-/* The inputs of that provenance: the checkpoint at step 0. */
-void save_origin(struct run *r, struct buf *b);
+/* Append the inputs of a provenance that begins or goes on from `in`: the checkpoint at step 0. */
+int save_origin(struct store *in, struct buf *b, struct err *err);
 
 void log_open(struct run *r);
 void log_step(struct run *r, const struct train_result *res, double rate, double ms);
@@ -267,8 +287,9 @@ void log_phase(struct run *r, const char *phase);
 /* After a save: write the memory report up to here. */
 void log_saved(struct run *r);
 void log_close(struct run *r);
-/* Write all bytes, unless a stop is requested meanwhile; dies. */
-void log_put(int fd, const void *bytes, size_t n, const char *name);
+/* Write all bytes, unless a stop is requested meanwhile.  An output that cannot be written ends
+ * the run after a save (stop_for_output). */
+void log_put(struct run *r, enum output to, const void *bytes, size_t n);
 uint64_t log_rss(bool peak);
 uint64_t log_memory(const struct run *r, bool peak);
 /* Measure r->driver, up to the end of the first step. */
@@ -284,14 +305,20 @@ void display_end(struct run *r);
 
 /* ---- keep.c: copies of some saves, and the evaluations that decide --------------------- */
 
-/* Read the evaluations of earlier runs; dies. */
+/* Whether an option asks for copies or for a record of evaluations. */
+bool keep_is_on(const struct options *o);
+/* Read the evaluations of earlier runs, once; dies. */
 void keep_open(struct run *r);
-/* Before the first step: a copy that an earlier run owes. */
-void keep_begin(struct run *r);
-/* Whether the run before was to evaluate its last step and did not. */
+/* Whether an earlier run ended between a save and its copies, or while it wrote one; keep_open
+ * came before.  The second makes the copies; it needs the lock. */
+bool keep_owes_copies(struct run *r);
+void keep_pay_copies(struct run *r);
+/* Whether an earlier run was to evaluate the step of the checkpoint and did not. */
 bool keep_owes_evaluation(const struct run *r);
 /* Whether --keep-every asks for a save at this step. */
 bool keep_due(const struct run *r);
+/* Before a save: record what --stop-if-worse knows of its step. */
+void keep_saving(struct run *r);
 /* After a save: copy it. */
 void keep_saved(struct run *r);
 /* After an evaluation; may save. */
@@ -304,6 +331,11 @@ void keep_report_best(struct buf *b, const struct run *r);
 /* What all ranks must have read, as lines. */
 void keep_facts(struct buf *b, const struct run *r);
 void keep_close(struct run *r);
+
+/* ---- watch.c: signs that a training has diverged ---------------------------------------- */
+
+/* After a step; ends the run for --stop-if-worse. */
+void watch_step(struct run *r, const struct train_result *res);
 
 /* ---- memory_plan.c ------------------------------------------------------------------------ */
 
@@ -349,7 +381,10 @@ int replay_answer(struct run *r);
 void stop_catch(void);
 /* Request a stop as that signal would. */
 void stop_request(int sig);
-/* A file was saved, so that the exit status is 75 from now on. */
+/* Print that an output could not be written, and request a stop: the run saves, then ends with
+ * EXIT_TROUBLE. */
+void stop_for_output(const struct err *err);
+/* The checkpoint of the run is saved: a stop ends with status 75 from now on. */
 void stop_saved(void);
 /* Whether a stop was requested of this process; of several see ranks_meet. */
 bool run_stopped(void);

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* watch: signs that a training has diverged.  A loss that is worse than guessing and a gradient
+ * of zeros are warned of; --stop-if-worse ends the run before it saves. */
+#include "cmd/trainstep/trainstep.h"
+
+#include <math.h>
+
+/* Consecutive steps that make a sign: one hard batch is none. */
+enum { STEPS = 10 };
+
+/* A cross-entropy of ln(V) is that of equal probabilities. */
+static void
+warn_of_guessing(struct run *r, double loss)
+{
+    const double limit = 1.5 * log((double)r->c.vocab);
+    struct watch *w = &r->watch;
+    w->high = loss > limit ? w->high + 1 : 0;
+    if (r->s.loss != LOSS_CE || w->high != STEPS)
+        return;
+    warn("step %llu: the loss was above %.4g for %d steps, 1.5 times that of equal "
+         "probabilities for all tokens: the training has diverged: begin again from an "
+         "earlier checkpoint with a lower --lr or a longer --warmup; --stop-if-worse 3 "
+         "ends such a run before it saves",
+         (unsigned long long)r->t.step, limit, STEPS);
+}
+
+static void
+warn_of_zeros(struct run *r, double norm)
+{
+    if (norm != 0 || r->watch.zeros)
+        return;
+    r->watch.zeros = true;
+    warn(
+        "step %llu: the gradient norm is exactly 0: the weights learn nothing from the "
+        "data: after a high loss the training has diverged: begin again from an "
+        "earlier checkpoint with a lower --lr",
+        (unsigned long long)r->t.step);
+}
+
+/* The steps since the last save are lost on purpose. */
+static void
+end_if_worse(struct run *r, double loss)
+{
+    struct watch *w = &r->watch;
+    double times = r->o->stop_if_worse;
+    if (times <= 0)
+        return;
+    w->worse = w->best > 0 && loss > times * w->best ? w->worse + 1 : 0;
+    if (!(w->best > 0) || loss < w->best)
+        w->best = loss;
+    if (w->worse >= STEPS)
+        die(EXIT_NONFINITE,
+            "step %llu: the loss of %d steps in a row was above %g times the lowest "
+            "one, "
+            "%.6g: %s stays at step %llu: expected a lower --lr, or another "
+            "--stop-if-worse",
+            (unsigned long long)r->t.step, STEPS, times, w->best, r->in.name,
+            (unsigned long long)(r->saved ? r->saved_step : r->in_step));
+}
+
+void
+watch_step(struct run *r, const struct train_result *res)
+{
+    if (res->outcome != TRAIN_DONE || r->replay)
+        return;
+    warn_of_guessing(r, res->loss);
+    warn_of_zeros(r, res->grad_norm);
+    end_if_worse(r, res->loss);
+}
