@@ -216,7 +216,7 @@ forged() {
             # shellcheck disable=SC2086  # words of a command
             run -2 --separate-stderr $command
             [[ $stderr == *"m.ckpt: \"$name\": is not an array of this training"* ]]
-            [ ! -e x.dat ] && [ ! -e x.safetensors ] && [ ! -e x.ckpt ]
+            [ -z "$(find . -name 'x.*')" ]
         done
         run -1 --separate-stderr datcat --verify m.ckpt
         [[ $stderr == *"$name"* ]]

@@ -38,11 +38,11 @@ at() { datcat --meta "$1" | json "d['meta']['state']['step']"; }
 # lock that a killed run left is no lock, and the next run that needs one removes it.
 same_files() {
     rm -f .m.ckpt.nibble-lock
-    diff <(cd ../want && find . -type f | sort) <(find . -type f | sort)
+    diff <(find ../want -type f -printf '%P\n' | sort) <(find . -type f -printf '%P\n' | sort)
     local f
     while read -r f; do
         cmp "../want/$f" "$f"
-    done < <(cd ../want && find . -type f)
+    done < <(find ../want -type f -printf '%P\n')
 }
 
 # want COMMAND...: ../want is what it leaves when nothing disturbs it.
@@ -78,7 +78,8 @@ killed_at_each() {
     local kind
     all() { evaluate --eval-every 2 --save-every 2 --keep-best --keep-last 2; }
     want all
-    [ -e ../want/m.ckpt.best ] && [ -e ../want/m.ckpt.keep-last ]
+    [ -e ../want/m.ckpt.best ]
+    [ -e ../want/m.ckpt.keep-last ]
     for kind in anyrename linkat unlink; do
         killed_at_each $kind all
         [ "$kills" -gt 3 ]
