@@ -553,7 +553,7 @@ check_names(struct run *r)
     free(evals);
 }
 
-/* What the record of a training begins with tells it from others of the same name. */
+/* The hash of the inputs of the training: another training under the same file name has another. */
 static void
 name_origin(struct store *in, char name[2 * XXH3_BYTES + 1], struct err *err)
 {

@@ -358,8 +358,8 @@ record_tokenizer(struct run *r)
     memcpy(r->st.tokenizer, h->tokenizer, SHA256_BYTES);
 }
 
-/* Whether --dry-run has no samples to plan for.  With a config.json they would have to be named: the
- * standard input of a script may be any. */
+/* Whether --dry-run has no samples to plan for.  With a config.json, samples must be named by -d: the
+ * standard input of a script may be a pipe that never ends. */
 static bool
 assumes_samples(const struct options *o)
 {
@@ -721,7 +721,7 @@ undo(struct run *r, const struct train_result *res)
     ranks_end_work();
     if (r->saved)
         store_close(&from);
-    if (!r->o->out) // what a stop would leave is the checkpoint as it was saved last
+    if (!r->o->out) // the checkpoint is as it was saved last, and a stop may leave it so
         stop_saved();
 }
 

@@ -13,8 +13,8 @@
  * is the same one. */
 enum { SAME_MS = 300 };
 
-/* Stands among signals for an output that cannot be written, so that all ranks hear of it; the
- * handler below is for none of that number. */
+/* An output that cannot be written is a stop like a signal, so that all ranks hear of it.  It has the
+ * number of a signal that no handler is installed for. */
 enum { OUTPUT_FAILED = SIGXFSZ };
 
 static atomic_int requested; // a signal; 0: none

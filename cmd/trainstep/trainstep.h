@@ -197,7 +197,7 @@ struct watch {
     bool zeros;     // a gradient of zeros was warned of
 };
 
-/* What a run writes while it trains. */
+/* Streams that a run writes while it trains. */
 enum output { OUTPUT_TABLE, OUTPUT_LOG, OUTPUT_EVENTS, OUTPUTS };
 
 /* display.c: of the table and the status line below it. */
@@ -276,7 +276,7 @@ void save_check_place(struct run *r);
 void save_write(struct run *r);
 /* The provenance and the state that a save would write now. */
 void save_describe(struct run *r, struct buf *provenance, struct buf *state);
-/* Append the inputs of a provenance that begins or goes on from `in`: the checkpoint at step 0. */
+/* Append the inputs of the training that `in` is a checkpoint of: its checkpoint at step 0. */
 int save_origin(struct store *in, struct buf *b, struct err *err);
 
 void log_open(struct run *r);
@@ -309,8 +309,8 @@ void display_end(struct run *r);
 bool keep_is_on(const struct options *o);
 /* Read the evaluations of earlier runs, once; dies. */
 void keep_open(struct run *r);
-/* Whether an earlier run ended between a save and its copies, or while it wrote one; keep_open
- * came before.  The second makes the copies; it needs the lock. */
+/* Call both after keep_open.  keep_owes_copies: whether an earlier run ended between a save and its
+ * copies, or while it wrote one.  keep_pay_copies makes the missing copies; it needs the lock. */
 bool keep_owes_copies(struct run *r);
 void keep_pay_copies(struct run *r);
 /* Whether an earlier run was to evaluate the step of the checkpoint and did not. */
@@ -384,7 +384,7 @@ void stop_request(int sig);
 /* Print that an output could not be written, and request a stop: the run saves, then ends with
  * EXIT_TROUBLE. */
 void stop_for_output(const struct err *err);
-/* The checkpoint of the run is saved: a stop ends with status 75 from now on. */
+/* Record that the checkpoint of the run is saved: a stop ends with status 75 from now on. */
 void stop_saved(void);
 /* Whether a stop was requested of this process; of several see ranks_meet. */
 bool run_stopped(void);

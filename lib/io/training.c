@@ -50,7 +50,7 @@ find_array(const struct store *from, const struct array *a, const struct tensor 
     return 0;
 }
 
-/* The first tensor of the file whose index is not marked in `known`. */
+/* Refuse the first tensor of the file whose index is not marked in `known`. */
 static int
 refuse_unknown(const struct store *s, const struct arrays *a, const bool *known,
                struct err *err)
