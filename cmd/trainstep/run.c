@@ -374,7 +374,7 @@ static void
 assume_data(struct run *r)
 {
     enum { POSITIONS = 2048 };
-    uint64_t n = r->s.seq_len ? r->s.seq_len
+    uint64_t n = r->s.seq_len                 ? r->s.seq_len
                  : r->c.positions < POSITIONS ? r->c.positions
                                               : POSITIONS;
     data_assume(&r->data, (uint32_t)n, &r->c);
