@@ -305,10 +305,10 @@ time.sleep(60)" >port 3>&- &
     local agent=$!
     until [ -s port ]; do sleep 0.1; done
     port=$(cat port)
-    torch 2 -- --rank-timeout 60 "${t[@]}"
+    torch 2 -- --rank-timeout 1 "${t[@]}"
     [[ $ended != *0* ]] || { cat said.* && false; }
     grep -q "rank 0 cannot listen at port $port: .*; --rendezvous HOST:PORT names another" said.0
-    grep -q "127.0.0.1:$port answers, but not as rank 0 does" said.1
+    grep -q "127.0.0.1:$port accepts connections, but has not answered as rank 0 does within 1 s" said.1
     torch 2 TORCHELASTIC_USE_AGENT_STORE=True -- "${t[@]}"
     [ "$ended" = "0 0 " ] || { cat said.* && false; }
     cmp one.ckpt some.ckpt
@@ -532,39 +532,136 @@ END
     [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
 }
 
-@test "who connects and says nothing, or not all of it, keeps no rank from meeting" {
-    # There is no GPU here: that is what they say when they have met.
-    local i n id=() others
-    port=$(free_port)
-    python3 -c "import socket, sys, time
+# connect PORT COUNT HOW: so many connections that say nothing, the beginning of a hello, or that of another run; the file
+# ../connected says when they are there.  The process is $others; with HOW flood it goes on to connect for ever.
+connect() {
+    python3 - "$@" 3>&- <<'PY' &
+import socket, sys, time
+port, count, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+job = b"torchrun another run".ljust(64, b"\0")
+hello = b"nibble 1" + b"".join(n.to_bytes(4, sys.byteorder) for n in (1, 3, 0)) + job
+words = {"silent": lambda n: hello[:n % 9], "other": lambda n: hello, "flood": lambda n: b""}[how]
 ends = []
-while len(ends) < 40:
+end = time.monotonic() + 90
+open("../connecting", "w").close()
+while time.monotonic() < end and (len(ends) < count or how == "flood"):
     try:
-        ends.append(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))
-        ends[-1].send(b'nibble 1'[:len(ends) % 9])
+        ends.append(socket.create_connection(("127.0.0.1", port)))
+        ends[-1].send(words(len(ends)))
     except OSError:
         time.sleep(0.05)
-open('silent', 'w').close()
-time.sleep(60)" "$port" 3>&- &
+    if len(ends) >= count:
+        open("../connected", "w").close()
+    if len(ends) > 400:
+        ends.pop(0).close()
+        time.sleep(0.001)
+time.sleep(60)
+PY
     others=$!
-    local began=$SECONDS
-    for i in 0 1 2; do
-        env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_CUDA=/none \
-            timeout 60 trainstep -q --device cuda -d "$IN/ids.tok" --accum 3 -o x.ckpt "$IN/small.ckpt" \
-            >out.$i 2>said.$i </dev/null 3>&- &
-        id+=($!)
-        until [ "$i" -gt 0 ] || [ -e silent ]; do sleep 0.1; done
+}
+
+@test "who connects and says nothing, not all of it, or another name, keeps no rank from meeting" {
+    # There is no GPU here: that is what they say when they have met.
+    local i n id how others
+    for how in silent other flood; do
+        rm -f ../connected
+        id=()
+        port=$(free_port)
+        connect "$port" 200 $how
+        for i in 0 1 2; do
+            env RANK=$i LOCAL_RANK=$i WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_CUDA=/none \
+                timeout 60 trainstep -q --device cuda -d "$IN/ids.tok" --accum 3 -o x.ckpt "$IN/small.ckpt" \
+                >out.$i 2>said.$i </dev/null 3>&- &
+            id+=($!)
+            until [ "$i" -gt 0 ] || [ -e ../connected ]; do sleep 0.1; done
+        done
+        for i in 0 1 2; do
+            n=0
+            wait "${id[i]}" || n=$?
+            [ "$n" -eq 2 ] || { cat said.* && false; }
+        done
+        kill "$others"
+        [ -s said.0 ]
+        run ! grep 'have not connected' said.0
+        [ ! -s said.1 ]
     done
-    for i in 0 1 2; do
-        n=0
-        wait "${id[i]}" || n=$?
-        [ "$n" -eq 2 ]
+}
+
+# lonely LIMIT: rank 0 of two, which may open so many files, ends since no rank comes, and counts the connections of
+# "connect".  If none of them came in that time, it gets more.
+lonely() {
+    local seconds
+    for seconds in 1 10 50; do
+        run -2 --separate-stderr bash -c "ulimit -n $1; exec \"\$@\"" bash env RANK=0 WORLD_SIZE=2 \
+            MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" trainstep --device cuda --rank-timeout $seconds -d "$IN/ids.tok" \
+            "$IN/small.ckpt"
+        [[ $stderr == *"1 of 2 ranks have not connected within $seconds s (--rank-timeout): rank 1"* ]] ||
+            { echo "$stderr" && false; }
+        if [[ $stderr =~ "rank 1; "[1-9][0-9]*" other connections were closed, which were no rank of this run"$ ]]; then
+            return 0
+        fi
     done
-    kill "$others"
-    [ $((SECONDS - began)) -lt 8 ]
-    [ -s said.0 ]
-    run ! grep 'have not connected' said.0
-    [ ! -s said.1 ]
+    echo "$stderr" && false
+}
+
+@test "rank 0 names the ranks that did not come, and counts the connections that were none" {
+    local others limit
+    # With 16 it has fewer files than there are connections that say nothing.
+    for limit in 256 16; do
+        rm -f ../connecting
+        port=$(free_port)
+        connect "$port" 100 silent
+        until [ -e ../connecting ]; do sleep 0.1; done
+        lonely $limit
+        kill "$others"
+    done
+}
+
+# listener HOW: a program that has a port, which is set; it says nothing, closes, talks or does not accept.  It is $others.
+listener() {
+    rm -f port
+    python3 - "$1" 3>&- <<'PY' &
+import os, socket, sys, time
+how = sys.argv[1]
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+s.listen(0 if how == "full" else 100)
+ends = []
+for _ in range(4 if how == "full" else 0):
+    ends.append(socket.socket())
+    ends[-1].setblocking(False)
+    ends[-1].connect_ex(s.getsockname())
+with open("port.new", "w") as f:
+    print(s.getsockname()[1], file=f)
+os.rename("port.new", "port")
+if how == "full":
+    time.sleep(60)
+s.settimeout(60)
+while True:
+    ends.append(s.accept()[0])
+    if how == "talks":
+        ends[-1].send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    if how == "closes":
+        ends.pop().close()
+PY
+    others=$!
+    until [ -s port ]; do sleep 0.1; done
+    port=$(cat port)
+}
+
+@test "a rank at whose port another program listens waits for --rank-timeout, and says so" {
+    local how seconds words others
+    while read -r how seconds words; do
+        listener "$how"
+        refuse -2 "rank 1: * ${words/PORT/$port}" env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
+            trainstep --device cuda --rank-timeout "$seconds" -d "$IN/ids.tok" "$IN/small.ckpt"
+        kill "$others"
+    done <<'END'
+silent 1 127.0.0.1:PORT accepts connections, but has not answered as rank 0 does within 1 s (--rank-timeout)
+closes 1 127.0.0.1:PORT accepts connections, but has not answered as rank 0 does within 1 s (--rank-timeout)
+full 1 rank 0 is not at 127.0.0.1:PORT: no process has listened there for 1 s (--rank-timeout)
+talks 600 127.0.0.1:PORT answers, but not as rank 0 does: another program has that port
+END
 }
 
 @test "a plan for more GPUs than there are is that of a rank, which holds its part" {

@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -32,7 +33,7 @@ struct reply {
     uint32_t answer;
 };
 
-enum { FIRST_WORDS = 10, ANSWER = 15 }; // seconds that the other side has for them
+enum { FIRST_WORDS = 10 }; // seconds in which a connection must say who it is
 
 /* ---- sockets ------------------------------------------------------------------------------ */
 
@@ -64,11 +65,24 @@ meet_receive(int fd, void *p, size_t n)
     return transfer(fd, p, n, false);
 }
 
+/* Limits how long connect, send and receive wait; 0: they wait without end. */
 static void
-limit_waits(int fd, time_t seconds)
+limit_waits(int fd, double seconds)
 {
-    struct timeval t = { .tv_sec = seconds };
+    const double max = 1e9; // what time_t holds anywhere
+    seconds = seconds < max ? seconds : max;
+    struct timeval t = { .tv_sec = (time_t)seconds };
+    t.tv_usec = (suseconds_t)((seconds - (double)t.tv_sec) * 1e6);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
+}
+
+/* The seconds that are left until then, at least one thousandth. */
+static double
+left_until(double then)
+{
+    double left = then - os_seconds();
+    return left > 1e-3 ? left : 1e-3;
 }
 
 /* Words are short and are waited for; a host that has gone answers no probes. */
@@ -169,28 +183,42 @@ open_listener(struct meet *m, struct err *err)
                    why == EADDRINUSE ? ", perhaps another run has it" : "");
 }
 
+/* Whether the process at the other end of a connection has closed it. */
+static bool
+has_gone(int fd)
+{
+    char c;
+    ssize_t n = recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+/* A rank whose first attempt has ended, in its own process or another one, may come again. */
 static enum answer
 judge(const struct meet *m, const struct hello *h)
 {
     if (h->size != m->size || memcmp(h->job, m->job, sizeof h->job) != 0 ||
         h->rank == 0 || h->rank >= m->size || h->socket >= MEET_SOCKETS)
         return ANSWER_OTHER_JOB;
-    return m->ends[h->rank - 1][h->socket] >= 0 ? ANSWER_TAKEN : ANSWER_YES;
+    int taken = m->ends[h->rank - 1][h->socket];
+    return taken >= 0 && !has_gone(taken) ? ANSWER_TAKEN : ANSWER_YES;
 }
 
-/* Who has connected, and what he has said so far. */
+/* A connection that has not yet said who it is. */
 struct guest {
     int fd;
-    double until; // he must have said who he is
+    double until; // it must have said so
     size_t have;  // bytes of hello
     struct hello hello;
 };
 
-/* Connections that wait for an answer; further ones are accepted when there are fewer. */
+/* Connections that have not introduced themselves, the oldest first.  Anybody can connect and say
+ * nothing, so when the table is full the oldest is closed: a rank sends its hello at once, and
+ * connects again if it was closed before that was read. */
 enum { GUESTS = 64 };
 struct door {
     struct guest guest[GUESTS];
     unsigned n;
+    unsigned long closed; // connections that were no rank of this run
 };
 
 static void
@@ -200,19 +228,11 @@ remove_guest(struct door *d, unsigned i)
 }
 
 static void
-send_away(struct door *d, unsigned i)
+close_guest(struct door *d, unsigned i)
 {
     close(d->guest[i].fd);
     remove_guest(d, i);
-}
-
-static void
-let_in(struct door *d, int listening)
-{
-    int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0)
-        return;
-    d->guest[d->n++] = (struct guest){ .fd = fd, .until = os_seconds() + FIRST_WORDS };
+    d->closed++;
 }
 
 /* Whether it is a rank of this run, which then has its place. */
@@ -227,12 +247,15 @@ answer(struct meet *m, const struct guest *g)
     r.answer = judge(m, h);
     if (!meet_send(g->fd, &r, sizeof r) || r.answer != ANSWER_YES)
         return false;
+    int *place = &m->ends[h->rank - 1][h->socket];
+    if (*place >= 0)
+        close(*place);
     settle_socket(g->fd);
-    m->ends[h->rank - 1][h->socket] = g->fd;
+    *place = g->fd;
     return true;
 }
 
-/* What guest i has said by now; what is no rank of this run is sent away. */
+/* Read what guest i has said by now; close it if it is no rank of this run. */
 static void
 listen_to(struct meet *m, struct door *d, unsigned i)
 {
@@ -246,24 +269,58 @@ listen_to(struct meet *m, struct door *d, unsigned i)
     if (g->have == sizeof g->hello && answer(m, g))
         remove_guest(d, i);
     else
-        send_away(d, i);
+        close_guest(d, i);
+}
+
+enum entry { ENTRY_NONE, ENTRY_LET_IN, ENTRY_NO_FILES };
+
+/* Accept one connection and read what it has said already. */
+static enum entry
+let_in(struct meet *m, struct door *d)
+{
+    int fd = accept4(m->listening, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+        return ENTRY_NO_FILES;
+    if (fd < 0)
+        return ENTRY_NONE;
+    if (d->n == GUESTS)
+        close_guest(d, 0);
+    d->guest[d->n] = (struct guest){ .fd = fd, .until = os_seconds() + FIRST_WORDS };
+    listen_to(m, d, d->n++);
+    return ENTRY_LET_IN;
+}
+
+/* Accept the connections that wait, some at a time. */
+static int
+let_all_in(struct meet *m, struct door *d, struct err *err)
+{
+    enum entry e = ENTRY_LET_IN;
+    for (unsigned i = 0; i < GUESTS && e != ENTRY_NONE; i++) {
+        e = let_in(m, d);
+        if (e == ENTRY_NO_FILES && d->n == 0)
+            return err_set(err, ERR_IO,
+                           "rank 0 cannot accept the connections of %u ranks: %s; "
+                           "ulimit -n allows more",
+                           m->size, strerror(errno));
+        if (e == ENTRY_NO_FILES)
+            close_guest(d, 0);
+    }
+    return 0;
 }
 
 /* Wait for a connection, or for the first words of one. */
-static void
-attend(struct meet *m, struct door *d, double seconds)
+static int
+attend(struct meet *m, struct door *d, double seconds, struct err *err)
 {
-    int door = d->n < GUESTS ? m->listening : -1;
-    struct pollfd p[GUESTS + 1] = { { .fd = door, .events = POLLIN } };
+    struct pollfd p[GUESTS + 1] = { { .fd = m->listening, .events = POLLIN } };
     for (unsigned i = 0; i < d->n; i++)
         p[i + 1] = (struct pollfd){ .fd = d->guest[i].fd, .events = POLLIN };
     int wait = seconds < 1 ? (int)(seconds * 1000) + 1 : 1000;
     if (poll(p, d->n + 1, wait) < 0)
-        return;
+        return 0;
     for (unsigned i = d->n; i-- > 0;)
         listen_to(m, d, i);
-    if (p[0].revents)
-        let_in(d, m->listening);
+    return p[0].revents ? let_all_in(m, d, err) : 0;
 }
 
 /* The lowest rank that has not come, or the number of ranks. */
@@ -278,10 +335,10 @@ missing(const struct meet *m)
 }
 
 static int
-report_missing(const struct meet *m, struct err *err)
+report_missing(const struct meet *m, const struct door *d, struct err *err)
 {
     enum { NAMED = 16 };
-    char names[256];
+    char names[256], others[96] = "";
     size_t n = 0;
     unsigned gone = 0;
     for (unsigned q = 1; q < m->size; q++) {
@@ -292,22 +349,28 @@ report_missing(const struct meet *m, struct err *err)
                                   q);
         gone++;
     }
+    if (d->closed)
+        snprintf(others, sizeof others,
+                 "; %lu other connections were closed, which were no rank of this run",
+                 d->closed);
     return err_set(
         err, ERR_IO,
-        "%u of %u ranks have not connected within %g s (--rank-timeout): rank %s%s",
-        gone, m->size, m->patience, names, gone > NAMED ? ", ..." : "");
+        "%u of %u ranks have not connected within %g s (--rank-timeout): rank %s%s%s",
+        gone, m->size, m->patience, names, gone > NAMED ? ", ..." : "", others);
 }
 
 static int
 await(struct meet *m, struct err *err)
 {
     struct door d = { .n = 0 };
+    int rc = 0;
     double began = os_seconds(), left = 0;
-    while (missing(m) < m->size && (left = began + m->patience - os_seconds()) > 0)
-        attend(m, &d, left);
+    while (rc == 0 && missing(m) < m->size &&
+           (left = began + m->patience - os_seconds()) > 0)
+        rc = attend(m, &d, left, err);
     while (d.n)
-        send_away(&d, d.n - 1);
-    return missing(m) < m->size ? report_missing(m, err) : 0;
+        close_guest(&d, d.n - 1);
+    return rc == 0 && missing(m) < m->size ? report_missing(m, &d, err) : rc;
 }
 
 /* The others need not say that they have lost rank 0. */
@@ -325,7 +388,12 @@ lead(struct meet *m, struct err *err)
 {
     enum { TROUBLE = 2 };
     int rc = open_listener(m, err);
-    if (rc == 0 && (rc = await(m, err)) < 0)
+    if (rc == 0) {
+        // A connection may have ended between poll and accept.
+        fcntl(m->listening, F_SETFL, O_NONBLOCK);
+        rc = await(m, err);
+    }
+    if (rc < 0)
         dismiss(m, TROUBLE);
     if (m->listening >= 0)
         close(m->listening);
@@ -335,11 +403,23 @@ lead(struct meet *m, struct err *err)
 
 /* ---- the others ---------------------------------------------------------------------------- */
 
+/* Wait before the next attempt, longer each time. */
+static void
+pause_between(unsigned attempts)
+{
+    enum { FIRST_MS = 50, LAST_MS = 1000 };
+    unsigned ms = attempts < 5 ? FIRST_MS << attempts : LAST_MS;
+    const struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&t, NULL);
+}
+
 static int
-connect_to(const struct addrinfo *a)
+connect_to(const struct addrinfo *a, double until)
 {
     for (; a; a = a->ai_next) {
         int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0)
+            limit_waits(fd, left_until(until)); // of a host that drops packets
         if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0)
             return fd;
         if (fd >= 0)
@@ -350,14 +430,12 @@ connect_to(const struct addrinfo *a)
 
 /* Rank 0 may begin later. */
 static int
-reach(const struct meet *m, struct err *err)
+reach(const struct meet *m, double until, struct err *err)
 {
-    const struct timespec pause = { .tv_nsec = 50 * 1000 * 1000 };
-    double began = os_seconds();
     int fd = -1;
     struct addrinfo *all = resolve(m, err);
-    while (all && (fd = connect_to(all)) < 0 && os_seconds() - began < m->patience)
-        nanosleep(&pause, NULL);
+    while (all && (fd = connect_to(all, until)) < 0 && os_seconds() < until)
+        pause_between(0);
     if (all && fd < 0)
         err_set(err, ERR_IO,
                 "rank 0 is not at %s:%u: no process has listened there for %g s "
@@ -368,40 +446,70 @@ reach(const struct meet *m, struct err *err)
     return fd;
 }
 
-static int
-introduce(const struct meet *m, int fd, unsigned which, struct err *err)
+/* What has become of an introduction.  UNHEARD: there was no answer, or the connection was closed. */
+enum outcome { OUTCOME_MET, OUTCOME_UNHEARD, OUTCOME_REFUSED };
+
+static enum outcome
+introduce(const struct meet *m, int fd, unsigned which, double until, struct err *err)
 {
     struct hello h = { .rank = m->rank, .size = m->size, .socket = which };
     struct reply r;
     memcpy(h.magic, magic, sizeof magic);
     memcpy(h.job, m->job, sizeof h.job);
-    limit_waits(fd, ANSWER);
-    if (!meet_send(fd, &h, sizeof h) || !meet_receive(fd, &r, sizeof r) ||
-        memcmp(r.magic, magic, sizeof magic) != 0)
-        return err_set(err, ERR_IO,
-                       "%s:%u answers, but not as rank 0 does: another program has "
-                       "that port; --rendezvous HOST:PORT names another",
-                       m->host, m->port);
-    if (r.answer == ANSWER_TAKEN)
-        return err_set(err, ERR_USAGE, "%s:%u: another process is rank %u already",
-                       m->host, m->port, m->rank);
-    if (r.answer != ANSWER_YES)
-        return err_set(err, ERR_USAGE,
-                       "%s:%u is rank 0 of another run; --rendezvous HOST:PORT names "
-                       "another port",
-                       m->host, m->port);
-    settle_socket(fd);
-    return 0;
+    limit_waits(fd, left_until(until));
+    if (!meet_send(fd, &h, sizeof h) || !meet_receive(fd, &r, sizeof r))
+        return OUTCOME_UNHEARD;
+    if (memcmp(r.magic, magic, sizeof magic) != 0)
+        err_set(err, ERR_IO,
+                "%s:%u answers, but not as rank 0 does: another program has that port; "
+                "--rendezvous HOST:PORT names another",
+                m->host, m->port);
+    else if (r.answer == ANSWER_TAKEN)
+        err_set(err, ERR_USAGE, "%s:%u: another process is rank %u already", m->host,
+                m->port, m->rank);
+    else if (r.answer != ANSWER_YES)
+        err_set(err, ERR_USAGE,
+                "%s:%u is rank 0 of another run; --rendezvous HOST:PORT names another "
+                "port",
+                m->host, m->port);
+    else
+        settle_socket(fd);
+    return r.answer == ANSWER_YES && !err->kind ? OUTCOME_MET : OUTCOME_REFUSED;
+}
+
+/* Rank 0 closes connections that it has not heard in time where many others come: try again. */
+static int
+follow_by(struct meet *m, unsigned which, double until, struct err *err)
+{
+    enum outcome o = OUTCOME_UNHEARD;
+    for (unsigned attempts = 0; o == OUTCOME_UNHEARD; attempts++) {
+        int fd = reach(m, until, err);
+        if (fd < 0)
+            return -1;
+        m->ends[0][which] = fd;
+        o = introduce(m, fd, which, until, err);
+        if (o != OUTCOME_UNHEARD)
+            break;
+        close(fd);
+        m->ends[0][which] = -1;
+        if (os_seconds() >= until)
+            return err_set(err, ERR_IO,
+                           "%s:%u accepts connections, but has not answered as rank 0 "
+                           "does within %g s (--rank-timeout): perhaps another program "
+                           "has that port; --rendezvous HOST:PORT names another",
+                           m->host, m->port, m->patience);
+        pause_between(attempts);
+    }
+    return o == OUTCOME_MET ? 0 : -1;
 }
 
 static int
 follow(struct meet *m, struct err *err)
 {
-    for (unsigned which = 0; which < MEET_SOCKETS; which++) {
-        int fd = m->ends[0][which] = reach(m, err);
-        if (fd < 0 || introduce(m, fd, which, err) < 0)
+    double until = os_seconds() + m->patience;
+    for (unsigned which = 0; which < MEET_SOCKETS; which++)
+        if (follow_by(m, which, until, err) < 0)
             return -1;
-    }
     return 0;
 }
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* meet: how ranks without a library of messages find each other: rank 0 listens, the others
- * connect, each with two sockets.  One is for words, the other for what threads that watch say. */
+ * connect, each with two sockets.  One is for words, the other for what threads that watch say.
+ *
+ * The port is open to other processes, too.  A connection that does not introduce itself as a rank of
+ * this run is closed after a few seconds, earlier if many come; it neither ends the meeting nor keeps
+ * a rank out of it.  A rank whose connection was closed so connects again until its time is over. */
 #ifndef NIBBLE_CORE_MEET_H
 #define NIBBLE_CORE_MEET_H
 
@@ -17,7 +21,7 @@ struct meet {
     unsigned port;
     int listening; // 's socket, if rank 0 has one already; -1
     unsigned rank, size;
-    double patience;    // seconds
+    double patience;    // seconds in which all ranks must have met
     char job[MEET_JOB]; // what ranks of one run have in common, and others perhaps not
     int (*ends)
         [MEET_SOCKETS]; // set: of rank 0 those to rank q at [q - 1], else to it at [0]
