@@ -200,6 +200,17 @@ warn_lines(const struct buf *lines)
         warn("%.*s", (int)(end - p), p);
 }
 
+bool
+cmd_fails_by(int status)
+{
+    static const int statuses[] = { EXIT_NO, EXIT_TROUBLE, EXIT_MEMORY, EXIT_NONFINITE,
+                                    EXIT_PREEMPTED };
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+        if (status == statuses[i])
+            return true;
+    return false;
+}
+
 int
 cmd_status(const struct err *err)
 {

@@ -51,6 +51,8 @@ void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Lines of library warnings, each with the program's name before it. */
 void warn_lines(const struct buf *lines);
 int cmd_status(const struct err *err);
+/* Whether a program of ours that does not succeed can have that exit status. */
+bool cmd_fails_by(int status);
 _Noreturn void die_err(const struct err *err);
 
 /* The fastest instruction set that this CPU and NIBBLE_ISA allow. */

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,11 +71,19 @@ ranks_report(void)
 
 /* ---- agreement ---------------------------------------------------------------------------- */
 
+/* status: EXIT_DONE or that of a failure; signal: see ranks_meet. */
 struct vote {
-    int status, signal;
+    int32_t status, signal;
 };
 
-/* All votes; dies if a rank is lost. */
+static bool
+is_vote(const struct vote *v)
+{
+    return (v->status == EXIT_DONE || cmd_fails_by(v->status)) && v->signal >= 0 &&
+           v->signal < NSIG;
+}
+
+/* All votes, which are not checked; dies if a rank is lost. */
 static struct vote *
 vote(const struct vote *own)
 {
@@ -87,6 +96,7 @@ vote(const struct vote *own)
     if (comm_gather(&self.comm, all, at) < 0)
         die_err(&self.err);
     self.working = false;
+    all[self.rank] = *own; // whatever rank 0 has sent
     free(at);
     return all;
 }
@@ -96,9 +106,30 @@ static unsigned
 first_failed(const struct vote *all)
 {
     unsigned q = 0;
-    while (q < self.size && all[q].status == EXIT_DONE)
+    while (q < self.size && (!is_vote(&all[q]) || all[q].status == EXIT_DONE))
         q++;
     return q;
+}
+
+/* End if a rank has sent what is no vote.  All have received the same: the lowest of those whose
+ * votes are valid says it. */
+static void
+check_votes(const struct vote *all)
+{
+    unsigned bad = 0, speaker = 0;
+    while (bad < self.size && is_vote(&all[bad]))
+        bad++;
+    if (bad == self.size)
+        return;
+    while (!is_vote(&all[speaker]))
+        speaker++;
+    self.parting = true; // nobody is to vote again
+    if (speaker == self.rank)
+        die(EXIT_TROUBLE,
+            "rank %u has sent status %ld, signal %ld: no rank sends that, so another "
+            "program has connected as rank %u",
+            bad, (long)all[bad].status, (long)all[bad].signal, bad);
+    exit(EXIT_TROUBLE);
 }
 
 /* At exit, behind all else: a launcher may end whoever is left when the first has gone. */
@@ -122,8 +153,9 @@ end_here(int status, const char *words)
 static bool
 join_sockets(void)
 {
+    static const struct comm_ending ending = { end_here, cmd_fails_by };
     if (meet_all(&self.meet, &self.err) < 0 ||
-        comm_sockets(&self.comm, &self.meet, self.comm.patience, end_here, &self.err) <
+        comm_sockets(&self.comm, &self.meet, self.comm.patience, &ending, &self.err) <
             0 ||
         atexit(part) != 0)
         return false;
@@ -203,8 +235,9 @@ fail(int *status, const char *words)
     }
     struct vote *all = vote(&own);
     unsigned first = first_failed(all);
-    *status = all[first].status;
-    if (first == self.rank)
+    if (first < self.rank)
+        *status = all[first].status;
+    else
         cmd_print(words);
     free(all);
     self.parting = true;
@@ -217,6 +250,7 @@ ranks_meet(int signal)
     if (!self.joined)
         return signal;
     struct vote *all = vote(&own);
+    check_votes(all);
     unsigned first = first_failed(all);
     if (first < self.size) {
         int status = all[first].status;
@@ -240,21 +274,23 @@ value_of(const char *line, size_t n)
 }
 
 /* Refuse the first line that differs.  Ranks of one version have the same names in the same
- * order, and the version comes first. */
+ * order, and the version comes first.  Both texts end in NUL; that of rank 0 may have any bytes. */
 static void
 compare(const char *facts, const char *theirs)
 {
     while (*facts) {
         size_t n = strcspn(facts, "\n"), m = strcspn(theirs, "\n");
         struct slice own = value_of(facts, n), other = value_of(theirs, m);
-        if (n != m || memcmp(facts, theirs, n) != 0)
+        if (n != m || memcmp(facts, theirs, n) != 0 || theirs[m] != facts[n])
             die(EXIT_TROUBLE, "%.*s: %.*s here, rank 0 has %.*s: ranks must be alike",
                 (int)strcspn(facts, "\t\n"), facts, (int)own.n, own.p, (int)other.n,
                 other.p);
-        facts += n + 1;
-        theirs += m + 1;
+        facts += n + (facts[n] == '\n');
+        theirs += m + (theirs[m] == '\n');
     }
 }
+
+enum { FACTS_MAX = 1 << 20 }; // bytes; they are a few lines
 
 void
 ranks_compare(const struct buf *facts)
@@ -266,6 +302,13 @@ ranks_compare(const struct buf *facts)
         die(EXIT_MEMORY, "out of memory");
     ranks_meet(0);
     if (comm_broadcast(&self.comm, &n, sizeof n) == 0) {
+        if (n > FACTS_MAX) {
+            self.working = true; // what is at that port does not vote
+            die(EXIT_TROUBLE,
+                "rank 0 has sent %llu bytes of facts to compare: no rank sends that, "
+                "so another program has its port",
+                (unsigned long long)n);
+        }
         char *theirs = cmd_alloc((size_t)n + 1, 1);
         if (self.rank == 0 && n)
             memcpy(theirs, facts->data, (size_t)n);

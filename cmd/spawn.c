@@ -47,6 +47,12 @@ note_end(struct ranks *r, pid_t id, int how)
     r->id[q] = 0;
     r->left--;
     int status = WIFEXITED(how) ? WEXITSTATUS(how) : EXIT_DONE;
+    if (status != EXIT_DONE && !cmd_fails_by(status)) {
+        warn("rank %u has ended with exit status %d, which no rank uses: perhaps a "
+             "library has ended it",
+             q, status);
+        status = EXIT_TROUBLE;
+    }
     if (WIFSIGNALED(how))
         r->signal = WTERMSIG(how);
     // The second time they end at once, and one may find that another has ended.

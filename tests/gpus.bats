@@ -664,6 +664,91 @@ talks 600 127.0.0.1:PORT answers, but not as rank 0 does: another program has th
 END
 }
 
+# pose RANK PORT WHAT NUMBER NUMBER: another program that takes the place of that rank of two, and sends a vote or, as WHAT is
+# pulse, what the threads that watch send; then it listens.  ../posed says that it has done so.  It is $others.
+pose() {
+    rm -f ../posed
+    python3 - "$@" 3>&- <<'PY' &
+import select, socket, struct, sys, time
+rank, port, what, numbers = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], [int(a) for a in sys.argv[4:]]
+HELLO, MET = 8 + 3 * 4 + 64, struct.pack("=8sI", b"nibble 1", 1)
+def whole(s, n):
+    got = b""
+    while len(got) < n:
+        more = s.recv(n - len(got))
+        if not more:
+            sys.exit("it has closed")
+        got += more
+    return got
+def call(which):
+    while True:
+        try:
+            s = socket.create_connection(("127.0.0.1", port))
+            break
+        except OSError:
+            time.sleep(0.05)
+    s.sendall(struct.pack("=8sIII64s", b"nibble 1", rank, 2, which, b"torchrun  "))
+    assert whole(s, len(MET)) == MET
+    return s
+def answer(listening):
+    s = listening.accept()[0]
+    which = struct.unpack("=8sIII64s", whole(s, HELLO))[3]
+    s.sendall(MET)
+    return which, s
+if rank:
+    ends = [call(0), call(1)]
+else:
+    listening = socket.create_server(("127.0.0.1", port))
+    ends = [s for _, s in sorted([answer(listening), answer(listening)], key=lambda e: e[0])]
+if what == "vote":
+    if rank:
+        ends[0].sendall(struct.pack("=ii", *numbers))
+    else:
+        ends[0].sendall(struct.pack("=ii", *numbers) + whole(ends[0], 8))
+else:
+    ends[1].sendall(struct.pack("=IiQ", *numbers, 0))
+open("../posed", "w").close()
+end = time.monotonic() + 60
+while ends and time.monotonic() < end:
+    for s in select.select(ends, [], [], 1)[0]:
+        if not s.recv(1000):
+            ends.remove(s)
+PY
+    others=$!
+}
+
+@test "what no rank sends is refused in words, whichever rank it comes from, and no exit status comes from there" {
+    local others rank what a b
+    while read -r rank what a b; do
+        port=$(free_port)
+        pose "$rank" "$port" "$what" "$a" "$b"
+        refuse -2 "rank $rank has sent * $a, * $b: no rank sends that, so another program has connected as rank $rank" \
+            env RANK=$((1 - rank)) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" NIBBLE_CUDA=/none \
+            trainstep -q --device cuda -d "$IN/ids.tok" --accum 2 "$IN/small.ckpt"
+        wait "$others" || true # it ends as its connections do
+        [ -e ../posed ]
+    done <<'END'
+1 vote 255 0
+1 vote -1 15
+1 vote 0 9999
+0 vote 53 0
+1 pulse 2 53
+1 pulse 2 0
+0 pulse 2 255
+0 pulse 99 0
+END
+}
+
+@test "--gpus: ranks that a library ends by a status of its own end the run in words" {
+    command -v "${CC:-gcc}" >/dev/null || skip "no compiler"
+    printf '#include <unistd.h>\n__attribute__((constructor)) static void end(void) { _exit(53); }\n' |
+        ${CC:-gcc} -shared -fPIC -x c -o ends.so -
+    NIBBLE_CUDA=$PWD/ends.so run -2 --separate-stderr timeout 60 trainstep --gpus 2 -q -d "$IN/ids.tok" --accum 2 \
+        -o x.ckpt "$IN/small.ckpt"
+    [[ $stderr == *"has ended with exit status 53, which no rank uses"* ]]
+    [ ! -e x.ckpt ]
+}
+
 @test "a plan for more GPUs than there are is that of a rank, which holds its part" {
     local n part whole
     part() { awk -F'\t' -v p="$2" '$1 == p { print $2; exit }' "$1"; }

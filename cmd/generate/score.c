@@ -506,6 +506,20 @@ gather(struct score *x, void *p, size_t *at, size_t size)
                : 0;
 }
 
+/* Refuse counts of other ranks by which memory would not be enough. */
+static int
+check_counts(struct score *x)
+{
+    for (size_t k = 0; k < x->n; k++)
+        if (sums_of(x, k)->targets > x->length[k])
+            return err_set(x->s->err, ERR_FORMAT,
+                           "a rank has sent %llu targets of sample %zu, which has %lu "
+                           "tokens: expected ranks of one program",
+                           (unsigned long long)sums_of(x, k)->targets, k,
+                           (unsigned long)x->length[k]);
+    return 0;
+}
+
 /* How many divergences the ranks before q have found. */
 static uint64_t
 divergences_before(const struct score *x, const size_t *at, unsigned q)
@@ -526,6 +540,8 @@ gather_all(struct score *x)
         return no_memory(x);
     memcpy(at, x->at, (ranks + (size_t)1) * sizeof *at);
     int rc = gather(x, x->of_sample, at, sizeof *x->of_sample);
+    if (rc == 0)
+        rc = check_counts(x);
     for (size_t k = 0; k < x->n; k++) {
         const struct sums *of = sums_of(x, k);
         x->all.loss += of->loss;

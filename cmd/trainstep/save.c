@@ -304,8 +304,11 @@ check_written(struct run *r, int rc)
 {
     if (rc < 0)
         die_err(&r->err);
-    if (rc > 0)
-        ranks_meet(0);
+    if (rc == 0)
+        return;
+    ranks_meet(0);
+    die(EXIT_TROUBLE, "%s: not saved: a rank reports that it has failed, but not why",
+        r->target);
 }
 
 static void

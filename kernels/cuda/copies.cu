@@ -251,6 +251,15 @@ reach_rank(struct cuda *c, const struct self *own, const struct self *other,
                                                     : "its memory cannot be mapped";
 }
 
+/* Texts of other ranks may lack their end. */
+static void
+end_texts(struct self *of)
+{
+    of->host[sizeof of->host - 1] = '\0';
+    of->bus[sizeof of->bus - 1] = '\0';
+    of->why[sizeof of->why - 1] = '\0';
+}
+
 /* Whether all ranks can; each tells the others what it has found. */
 static bool
 agree(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
@@ -261,6 +270,7 @@ agree(struct cuda *c, struct copies *p, struct self *all, char (*found)[WHY])
     if (!p->of.gather(p->of.ctx, all, sizeof *all))
         return false;
     for (unsigned q = 0; q < p->of.ranks && !none; q++) {
+        end_texts(&all[q]);
         none = all[q].why[0] ? all[q].why
                : q == own    ? NULL
                              : reach_rank(c, &all[own], &all[q], &p->there[q]);
@@ -276,9 +286,11 @@ first_found(struct cuda *c, struct copies *p, struct self *all, char (*found)[WH
 {
     if (!agree(c, p, all, found))
         return "";
-    for (unsigned q = 0; q < p->of.ranks; q++)
+    for (unsigned q = 0; q < p->of.ranks; q++) {
+        found[q][WHY - 1] = '\0';
         if (found[q][0])
             return found[q];
+    }
     return NULL;
 }
 

@@ -38,13 +38,18 @@ void comm_one(struct comm *c, struct err *err);
 /* Those that a launcher of MPI has started.  If there is only one, or no MPI, that is how it
  * looks: the caller knows how many there should be. */
 int comm_mpi(struct comm *c, struct err *err);
+/* How the thread that watches ends this process. */
+struct comm_ending {
+    /* words: what has happened, or NULL if another rank says it. */
+    void (*end)(int status, const char *words);
+    /* Whether a rank that fails can have that exit status. */
+    bool (*fails_by)(int status);
+};
 /* Those whose sockets to rank 0 these are, as meet.h makes them, which takes them over; rank 0 has
- * one pair for each other rank.  end: called by the thread that watches, with what has happened
- * or NULL where another rank says it, to end this process. */
+ * one pair for each other rank.  A rank that sends what none sends ends all. */
 struct meet;
-typedef void comm_end_fn(int status, const char *words);
 int comm_sockets(struct comm *c, const struct meet *m, double patience,
-                 comm_end_fn *end, struct err *err);
+                 const struct comm_ending *ending, struct err *err);
 /* This rank has got on: it has begun an exchange that is not made here. */
 void comm_note(struct comm *c);
 /* All ranks are through: what they have sent has arrived. */

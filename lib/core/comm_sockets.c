@@ -35,7 +35,7 @@ struct sockets {
     unsigned others; // for rank 0 all, else rank 0
     struct other *other;
     struct pollfd *polled;
-    comm_end_fn *end;
+    struct comm_ending ending;
     pthread_t watcher;
     pthread_mutex_t sending; // pulses are not cut in two
     double idle;             // seconds since the last rank has got on
@@ -83,7 +83,7 @@ static void
 finish(struct sockets *s, int status, const char *words)
 {
     send_all(s, PULSE_END, status);
-    s->end(status, words);
+    s->ending.end(status, words);
 }
 
 enum { TROUBLE = 2, APART = 3 };
@@ -107,19 +107,31 @@ lose(struct sockets *s, unsigned rank)
     finish(s, TROUBLE, words);
 }
 
+/* Another program has connected as that rank. */
+static void
+refuse_pulse(struct sockets *s, const struct other *o)
+{
+    char words[160];
+    snprintf(words, sizeof words,
+             "rank %u has sent kind %lu, status %ld: no rank sends that, so another "
+             "program has connected as rank %u",
+             o->rank, (unsigned long)o->pulse.kind, (long)o->pulse.status, o->rank);
+    wait_for_words(s);
+    finish(s, TROUBLE, words);
+}
+
 static void
 hear(struct sockets *s, struct other *o)
 {
-    switch (o->pulse.kind) {
-    case PULSE_END:
-        finish(s, o->pulse.status, NULL);
-        break;
-    case PULSE_LEAVE:
+    const struct meet_pulse *p = &o->pulse;
+    if (p->kind == PULSE_END && s->ending.fails_by(p->status))
+        finish(s, p->status, NULL);
+    else if (p->kind == PULSE_LEAVE)
         o->parted = true;
-        break;
-    default:
-        o->calls = o->pulse.calls;
-    }
+    else if (p->kind == PULSE_BEAT)
+        o->calls = p->calls;
+    else
+        refuse_pulse(s, o);
 }
 
 /* false: the connection has ended. */
@@ -372,8 +384,8 @@ start_watching(struct sockets *s)
 }
 
 int
-comm_sockets(struct comm *c, const struct meet *m, double patience, comm_end_fn *end,
-             struct err *err)
+comm_sockets(struct comm *c, const struct meet *m, double patience,
+             const struct comm_ending *ending, struct err *err)
 {
     struct sockets *s = calloc(1, sizeof *s);
     unsigned others = m->rank ? 1 : m->size - 1;
@@ -386,7 +398,7 @@ comm_sockets(struct comm *c, const struct meet *m, double patience, comm_end_fn 
     if (s) {
         s->c = c;
         s->m = *m;
-        s->end = end;
+        s->ending = *ending;
         s->others = others;
         s->other = calloc(others, sizeof *s->other);
         s->polled = calloc(others, sizeof *s->polled);

@@ -87,12 +87,21 @@ hash_put_state(const struct hash *h, uint8_t state[HASH_STATE])
     memset(state + offsetof(XXH3_state_t, extSecret), 0, sizeof h->xxh->extSecret);
 }
 
-void
+/* The library trusts the counts of a state: they are places in its buffer and in its secret. */
+bool
 hash_take_state(struct hash *h, const uint8_t state[HASH_STATE])
 {
-    const unsigned char *own = h->xxh->extSecret;
-    memcpy(h->xxh, state, sizeof *h->xxh);
-    h->xxh->extSecret = own;
+    XXH3_state_t theirs;
+    const XXH3_state_t *own = h->xxh;
+    memcpy(&theirs, state, sizeof theirs);
+    if (theirs.bufferedSize > sizeof theirs.buffer ||
+        theirs.nbStripesSoFar > own->nbStripesPerBlock ||
+        theirs.nbStripesPerBlock != own->nbStripesPerBlock ||
+        theirs.secretLimit != own->secretLimit || theirs.seed != own->seed)
+        return false;
+    theirs.extSecret = own->extSecret;
+    memcpy(h->xxh, &theirs, sizeof theirs);
+    return true;
 }
 
 unsigned

@@ -3,6 +3,7 @@
 #ifndef NIBBLE_CORE_HASH_H
 #define NIBBLE_CORE_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,10 +19,11 @@ void hash_end(struct hash *h, uint8_t *digest);
 size_t hash_bytes(enum hash_kind kind);
 
 /* An XXH3-128 that goes on in another process: its state so far, and h with that state instead of
- * its own.  Both have a library of the same number. */
+ * its own.  Both have a library of the same number.  hash_take_state refuses what no state can be:
+ * false, and h is as it was. */
 enum { HASH_STATE = 640 };
 void hash_put_state(const struct hash *h, uint8_t state[HASH_STATE]);
-void hash_take_state(struct hash *h, const uint8_t state[HASH_STATE]);
+bool hash_take_state(struct hash *h, const uint8_t state[HASH_STATE]);
 unsigned hash_library(void);
 
 /* Canonical XXH3-128, seed 0, of bytes at hand. */

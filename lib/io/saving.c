@@ -206,8 +206,13 @@ add_piece(const struct saving *s, size_t *n, size_t i, const uint8_t *state)
     struct hash *h = hash_begin(HASH_XXH3);
     if (!h)
         return no_memory(s);
-    if (state)
-        hash_take_state(h, state);
+    if (state && !hash_take_state(h, state)) {
+        hash_end(h, NULL);
+        return err_set(s->t->err, ERR_FORMAT,
+                       "rank %u has sent what is no state of a hash: expected ranks of "
+                       "one program",
+                       s->rank - 1);
+    }
     s->piece[(*n)++] = (struct writer_piece){ .tag = i,
                                               .at = at,
                                               .n = first_of(s, i, s->rank + 1) - at,

@@ -90,11 +90,28 @@ handed_on(uint8_t *digest, const uint8_t *p, size_t n, size_t stretch)
         hash_end(h, NULL);
         NEED((h = hash_begin(HASH_XXH3)));
         hash_add(h, "what is forgotten", 17);
-        hash_take_state(h, state);
+        CHECK(hash_take_state(h, state));
         p += part;
         n -= part;
     }
     hash_end(h, digest);
+}
+
+/* What is no state is refused, and changes nothing. */
+static void
+check_no_state(void)
+{
+    uint8_t state[HASH_STATE], digest[HASH_MAX], want[HASH_MAX];
+    struct hash *h = hash_begin(HASH_XXH3);
+    NEED(h);
+    hash_add(h, pattern, 1000);
+    memset(state, 0xff, sizeof state);
+    CHECK(!hash_take_state(h, state));
+    memset(state, 0, sizeof state);
+    CHECK(!hash_take_state(h, state));
+    hash_end(h, digest);
+    xxh3_128(want, pattern, 1000);
+    CHECK(memcmp(digest, want, XXH3_BYTES) == 0);
 }
 
 static void
@@ -200,6 +217,7 @@ main(void)
     hash_end(NULL, NULL);
     hash_end(hash_begin(HASH_SHA256), NULL);
     hash_end(hash_begin(HASH_XXH3), NULL);
+    check_no_state();
     check_xxh3();
     check_sha256_vectors();
     check_sha256_lengths();
