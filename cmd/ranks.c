@@ -379,6 +379,7 @@ ranks_start(unsigned n, bool plan)
         return;
     }
     self.gpus = true;
+    launcher_name_own(&self.meet);
     self.meet.host = "127.0.0.1";
     self.meet.listening = meet_listen(&self.meet.port, &self.err);
     if (self.meet.listening < 0)
@@ -503,7 +504,7 @@ check_exchange(void)
     char q[TEXT_QUOTE];
     if (way && *way && strcmp(way, "copies") != 0 && strcmp(way, "nccl") != 0)
         die(EXIT_TROUBLE,
-            "NIBBLE_EXCHANGE=%s: want copies or nccl, by which ranks exchange",
+            "NIBBLE_EXCHANGE=\"%s\": want copies or nccl, by which ranks exchange",
             text_quote(q, way, strlen(way)));
 }
 

@@ -3,6 +3,7 @@
 #include "cmd/ranks_place.h"
 
 #include "cmd/cmd.h"
+#include "lib/core/hash.h"
 #include "lib/core/num.h"
 #include "lib/core/text.h"
 
@@ -10,6 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 /* The first that fits: an mpirun or mpiexec within a job of Slurm, whose own processes srun may have
@@ -61,7 +63,7 @@ number_of(const char *name, unsigned limit)
     char q[TEXT_QUOTE];
     uint64_t v = 0;
     if (text && (!num_u64(&v, text) || v >= limit))
-        misuse("%s=%s in the environment: want a number below %u", name,
+        misuse("%s=\"%s\" in the environment: want a number below %u", name,
                text_quote(q, text, strlen(text)), limit);
     return (unsigned)v;
 }
@@ -212,13 +214,34 @@ port_of(const char *job)
     return FIRST_PORT + h % CHOSEN_PORTS;
 }
 
+/* A name that is too long is replaced by its hash, since names of two jobs may differ at the end. */
 static void
 name_job(struct meet *m, const struct launcher *l)
 {
     const char *a = l->job[0] ? getenv(l->job[0]) : NULL;
     const char *b = l->job[1] ? getenv(l->job[1]) : NULL;
+    uint8_t digest[XXH3_BYTES];
+    struct buf name = { 0 };
+    buf_printf(&name, "%s %s %s", l->name, a ? a : "", b ? b : "");
+    if (name.failed)
+        die(EXIT_MEMORY, "out of memory");
     memset(m->job, 0, sizeof m->job);
-    snprintf(m->job, sizeof m->job, "%s %s %s", l->name, a ? a : "", b ? b : "");
+    if (name.len < sizeof m->job) {
+        memcpy(m->job, name.data, name.len);
+    } else {
+        xxh3_128(digest, name.data, name.len);
+        hash_hex(m->job, digest, sizeof digest);
+    }
+    buf_free(&name);
+}
+
+void
+launcher_name_own(struct meet *m)
+{
+    uint8_t secret[(sizeof m->job - 1) / 2];
+    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+        die(EXIT_TROUBLE, "random bytes for the name of the run:");
+    hash_hex(m->job, secret, sizeof secret);
 }
 
 void

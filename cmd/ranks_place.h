@@ -25,6 +25,9 @@ unsigned launcher_cpus(const struct launcher *l);
 unsigned launcher_local(const struct launcher *l, unsigned rank);
 /* Host and port of m by HOST:PORT, which --rendezvous gives. */
 void launcher_take_place(struct meet *m, const char *given);
+/* Give the run a random name.  Ranks that this process forks have it in their memory; no other
+ * process can know it. */
+void launcher_name_own(struct meet *m);
 /* Host, port and job of m.  given: HOST:PORT, or NULL; one_host: all ranks are here. */
 void launcher_place(struct meet *m, const struct launcher *l, const char *given,
                     bool one_host);

@@ -357,7 +357,7 @@ time.sleep(60)" >port 3>&- &
     refuse -2 "none.tok: No such file" trainstep --gpus 2 -q -d none.tok --accum 2 m.ckpt
     NIBBLE_EXCHANGE=nccl NIBBLE_NCCL=/none refuse -2 "no NCCL, by which GPUs exchange: /none: " gpus 2 -q --accum 2 m.ckpt
     cmp "$IN/small.ckpt" m.ckpt
-    NIBBLE_EXCHANGE=mccl refuse -2 "NIBBLE_EXCHANGE=mccl: want copies or nccl" gpus 2 -q --accum 2 m.ckpt
+    NIBBLE_EXCHANGE=mccl refuse -2 "NIBBLE_EXCHANGE=\"mccl\": want copies or nccl" gpus 2 -q --accum 2 m.ckpt
     # What NCCL says is passed on.
     NIBBLE_EXCHANGE=nccl NIBBLE_EMULATE_NCCL_FAIL=9 run -2 gpus 2 -q --accum 2 m.ckpt
     [[ $output == *"NCCL: an exchange: unhandled system error: an emulated cable is loose"* ]]
@@ -737,6 +737,66 @@ PY
 0 pulse 2 255
 0 pulse 99 0
 END
+}
+
+@test "--gpus: another process of this machine cannot pose as a rank, since the name of the run is random" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    local started pid i rank=() n=0
+    # Rank 1 stops before it connects, as it opens what takes its output.
+    NIBBLE_CUDA=/none LD_PRELOAD=$FAILIO_SO FAILIO=open:1:stop:/dev/null timeout 60 trainstep --gpus 2 -q -d "$IN/ids.tok" \
+        --accum 2 "$IN/small.ckpt" >out 2>said </dev/null 3>&- &
+    started=$!
+    for ((i = 0; i < 1200 && ${#rank[@]} < 2; i++)); do
+        sleep 0.05
+        pid=$(pgrep -P $started trainstep) || continue
+        mapfile -t rank < <(pgrep -P "$pid" | sort -n)
+    done
+    [ "${#rank[@]}" -eq 2 ] || { cat said && false; }
+    for ((i = 0; i < 1200; i++)); do
+        ! grep -q '^State:.T' "/proc/${rank[1]}/status" || break
+        sleep 0.05
+    done
+    grep '^State:.T' "/proc/${rank[1]}/status"
+    run -0 python3 - "${rank[0]}" <<'PY'
+import os, re, socket, struct, sys
+inodes = set()
+for fd in os.listdir(f"/proc/{sys.argv[1]}/fd"):
+    inodes.update(re.findall(r"socket:\[(\d+)\]", os.readlink(f"/proc/{sys.argv[1]}/fd/{fd}")))
+rows = [line.split() for line in open("/proc/net/tcp").readlines()[1:]]
+port, = [int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes]
+for job in b"", b"--gpus  ", b"0" * 62:
+    for which in 0, 1:
+        s = socket.create_connection(("127.0.0.1", port))
+        s.sendall(struct.pack("=8sIII64s", b"nibble 1", 1, 2, which, job))
+        print(*struct.unpack("=8sI", s.recv(12)))
+        s.close()
+PY
+    kill -CONT "${rank[1]}"
+    [ "$(sort <<<"$output" | uniq -c | tr -s ' ')" = " 6 b'nibble 1' 2" ] || { echo "$output" && false; }
+    wait $started || n=$?
+    [ "$n" -eq 2 ]
+    [ -s said ]
+    run ! grep -E 'connect|already|another' said
+}
+
+@test "names of jobs that differ at the end only are told apart, however long they are" {
+    local long n=0 others
+    long=$(printf 'x%.0s' {1..100})
+    port=$(free_port)
+    env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" TORCHELASTIC_RUN_ID="$long" TORCHELASTIC_RESTART_COUNT=1 \
+        NIBBLE_CUDA=/none timeout 60 trainstep -q --device cuda -d "$IN/ids.tok" --accum 2 "$IN/small.ckpt" \
+        >out 2>said </dev/null 3>&- &
+    others=$!
+    refuse -2 "127.0.0.1:$port is rank 0 of another run" env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
+        TORCHELASTIC_RUN_ID="$long" TORCHELASTIC_RESTART_COUNT=0 NIBBLE_CUDA=/none \
+        trainstep -q --device cuda -d "$IN/ids.tok" --accum 2 "$IN/small.ckpt"
+    # The rank of that run is not kept out.
+    run -2 env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" TORCHELASTIC_RUN_ID="$long" \
+        TORCHELASTIC_RESTART_COUNT=1 NIBBLE_CUDA=/none timeout 60 trainstep -q --device cuda -d "$IN/ids.tok" --accum 2 "$IN/small.ckpt"
+    [ -z "$output" ]
+    wait $others || n=$?
+    [ "$n" -eq 2 ]
+    [ -s said ]
 }
 
 @test "--gpus: ranks that a library ends by a status of its own end the run in words" {

@@ -541,8 +541,12 @@ fails_saving() {
     run -2 --separate-stderr env RANK=1 "${torchrun[@]}" "${t[@]}"
     [ -z "$output" ]
     [[ $stderr == "trainstep: rank 1: "*"MPI knows of 1: "*"for one process unset the launcher's variables" ]]
-    refuse -2 "PMI_SIZE=x in the environment: want a number below" env PMI_RANK=0 PMI_SIZE=x "${t[@]}"
-    refuse -2 "RANK=2 in the environment: want a number below 2" env RANK=2 "${torchrun[@]}" "${t[@]}"
+    refuse -2 'PMI_SIZE="x" in the environment: want a number below' env PMI_RANK=0 PMI_SIZE=x "${t[@]}"
+    refuse -2 'RANK="2" in the environment: want a number below 2' env RANK=2 "${torchrun[@]}" "${t[@]}"
+    refuse -2 'RANK=" 1" in the environment: want a number below 2' env RANK=" 1" "${torchrun[@]}" "${t[@]}"
+    refuse -2 'RANK="1 " in the environment: want a number below 2' env RANK="1 " "${torchrun[@]}" "${t[@]}"
+    refuse -2 'RANK="" in the environment: want a number below 2' env RANK= "${torchrun[@]}" "${t[@]}"
+    refuse -2 'WORLD_SIZE="2\t" in the environment: want a number below' env RANK=0 "${torchrun[@]}" WORLD_SIZE=$'2\t' "${t[@]}"
     # Without the library.
     refuse -2 "2 ranks, started by torchrun: no MPI: /none: " env NIBBLE_MPI=/none RANK=0 "${torchrun[@]}" "${t[@]}"
     mkdir bin
@@ -580,7 +584,7 @@ fails_saving() {
     local one="4 ranks, started by srun: Open MPI finds them by a PMI, and there is none: expected mpirun or srun --mpi=pmix"
     refuse -2 "$one" env "${task[@]}" "${t[@]}"
     refuse -2 "rank 3: $one" env "${task[@]}" SLURM_PROCID=3 "${t[@]}"
-    refuse -2 "SLURM_PROCID=4 in the environment: want a number below 4" env "${task[@]}" SLURM_PROCID=4 "${t[@]}"
+    refuse -2 'SLURM_PROCID="4" in the environment: want a number below 4' env "${task[@]}" SLURM_PROCID=4 "${t[@]}"
     refuse -2 "$one" env "${task[@]}" SLURM_PTY_PORT=1 "${t[@]}"
     trainstep -q -d "$IN/ids.tok" --accum 2 -o one.ckpt m.ckpt >/dev/null
     local e

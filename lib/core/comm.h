@@ -40,7 +40,7 @@ void comm_one(struct comm *c, struct err *err);
 int comm_mpi(struct comm *c, struct err *err);
 /* How the thread that watches ends this process. */
 struct comm_ending {
-    /* words: what has happened, or NULL if another rank says it. */
+    /* The words describe the failure; they are NULL if another rank prints it. */
     void (*end)(int status, const char *words);
     /* Whether a rank that fails can have that exit status. */
     bool (*fails_by)(int status);

@@ -274,7 +274,7 @@ listen_to(struct meet *m, struct door *d, unsigned i)
 
 enum entry { ENTRY_NONE, ENTRY_LET_IN, ENTRY_NO_FILES };
 
-/* Accept one connection and read what it has said already. */
+/* Accept one connection and read its first bytes, if they are there. */
 static enum entry
 let_in(struct meet *m, struct door *d)
 {
@@ -446,7 +446,7 @@ reach(const struct meet *m, double until, struct err *err)
     return fd;
 }
 
-/* What has become of an introduction.  UNHEARD: there was no answer, or the connection was closed. */
+/* The end of an introduction.  It is UNHEARD if no answer came or the connection was closed. */
 enum outcome { OUTCOME_MET, OUTCOME_UNHEARD, OUTCOME_REFUSED };
 
 static enum outcome

@@ -22,7 +22,7 @@ struct meet {
     int listening; // 's socket, if rank 0 has one already; -1
     unsigned rank, size;
     double patience;    // seconds in which all ranks must have met
-    char job[MEET_JOB]; // what ranks of one run have in common, and others perhaps not
+    char job[MEET_JOB]; // the name of the run: ranks of another name are refused
     int (*ends)
         [MEET_SOCKETS]; // set: of rank 0 those to rank q at [q - 1], else to it at [0]
 };
