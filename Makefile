@@ -243,6 +243,7 @@ generate_SRCS = \
 	cmd/generate/tensors.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
+	cmd/memguard/memfiles.c \
 	cmd/memguard/memguard.c \
 	cmd/memguard/report.c \
 	cmd/memguard/start.c \

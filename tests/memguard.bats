@@ -28,6 +28,7 @@ setup()
 
 teardown()
 {
+    [ -z "${shm-}" ] || rm -rf "$shm"
     kill -0 "$bystander"
     kill "$bystander"
 }
@@ -169,6 +170,42 @@ until_there()
     [[ $stderr == 'memguard: at most 0.'[12]?' GB of host memory'* ]]
     # But not when each writes to them.
     run -124 guard -l 0.25 -- python3 "$ACT" unshare 4 100
+}
+
+@test "host memory: files in memory that nobody maps count, those that are mapped count once" {
+    run -124 --separate-stderr guard -l 0.08 -- python3 "$ACT" memfd 120 20
+    [[ $stderr =~ 'host memory of '0.[0-9]+' GB, '0.[0-9]+' GB of it in files in memory, is over the limit of 0.08 GB; largest is process '[0-9]+' "python3" with '0.[0-9]+' GB' ]]
+    run -0 --separate-stderr guard -l 0.2 -- python3 "$ACT" memfd 120 0.5
+    [ -z "$stderr" ]
+    run -0 --separate-stderr guard -l 0.2 -- python3 "$ACT" map 120 1
+    [ -z "$stderr" ]
+    # However many processes have it.
+    run -0 --separate-stderr guard -l 0.2 -- python3 "$ACT" heirs 4 120
+    [ -z "$stderr" ]
+    # Each has one.
+    run -124 guard -l 0.2 -- sh -c 'python3 "$0" memfd 120 20 & python3 "$0" memfd 120 20; wait' "$ACT"
+}
+
+@test "host memory: files of a tmpfs count from their first byte to their removal, unless they were there before" {
+    [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] || skip "/dev/shm is no tmpfs"
+    shm=$(mktemp -d /dev/shm/nibble.XXXXXX) || skip "/dev/shm cannot be written"
+    [ "$(df -k --output=avail "$shm" | tail -n 1)" -gt 300000 ] || skip "/dev/shm is too small"
+    local how
+    for how in open deleted mapped; do
+        run -124 --separate-stderr guard -l 0.08 -- python3 "$ACT" file "$shm/$how" $how 120 20
+        [[ $stderr == *"is over the limit of 0.08 GB"* ]]
+        rm -f "$shm"/*
+    done
+    run -124 --separate-stderr guard -l 0.2 --report r.json -- python3 "$ACT" after "$shm/f" closed 120 r.json
+    [[ $stderr == *"of it in files in memory"* ]]
+    rm -f "$shm"/*
+    run -0 guard -l 0.2 -f --report r.json -- python3 "$ACT" after "$shm/f" removed 120 r.json
+    rm -f "$shm"/*
+    # The memory of what was there before the command is not its own.
+    head -c 120M /dev/zero >"$shm/before"
+    for how in read there; do
+        run -0 guard -l 0.08 -- python3 "$ACT" file "$shm/before" $how 120 0.5
+    done
 }
 
 @test "host memory: what may not be looked into counts, too" {
@@ -330,7 +367,7 @@ os.execvp(sys.argv[1], sys.argv[1:])' memguard -l 1 -- python3 "$ACT" count $sig
     [[ $output != *sigqueue* ]]
     run -0 grep -c 'SYS_pidfd_send_signal' "$HERE"/../cmd/memguard/tree.c
     [ "$output" -eq 1 ]
-    run ! grep -l 'send_signal\|SYS_.*kill' "$HERE"/../cmd/memguard/{gpu,machine,memguard,report,start}.c
+    run ! grep -l 'send_signal\|SYS_.*kill' "$HERE"/../cmd/memguard/{gpu,memfiles,memguard,report,start}.c
 }
 
 # ---- GPU ---------------------------------------------------------------------------

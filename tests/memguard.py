@@ -6,6 +6,15 @@ Each ends by itself after 30 seconds, whatever happens, and takes 200 MB at most
 
   memguard.py hog MB SECONDS        touch so much, hold it so long
   memguard.py secret MB SECONDS     the same, but only root may see what its pages are
+  memguard.py memfd MB SECONDS      a file in memory of so much, which nobody maps
+  memguard.py map MB SECONDS        the same, mapped: what is read of it is resident
+  memguard.py heirs N MB            a file in memory that N children have open, too
+  memguard.py file PATH HOW MB SECONDS
+                                    a file on a tmpfs; HOW: open, deleted, mapped (and closed), read
+                                    (it was there, and is only read), there (it was, and is open)
+  memguard.py after PATH HOW MB REPORT
+                                    a file, which is closed or removed when the report counts it, then
+                                    another one
   memguard.py spike MB SECONDS      the same, let go, go on for a second
   memguard.py deaf MB               ignore SIGTERM
   memguard.py workers N MB          N children, each with so much of its own
@@ -20,6 +29,8 @@ Each ends by itself after 30 seconds, whatever happens, and takes 200 MB at most
 """
 import collections
 import ctypes
+import json
+import mmap
 import os
 import pty
 import signal
@@ -75,6 +86,70 @@ def do_secret(mb, seconds):
     PR_SET_DUMPABLE = 4
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     do_hog(mb, seconds)
+
+
+def fill(fd, mb):
+    for _ in range(int(mb)):
+        os.write(fd, bytes(1 << 20))
+
+
+def read_mapped(fd, mb):
+    held = mmap.mmap(fd, int(mb) << 20)
+    for i in range(0, len(held), PAGE):
+        held[i]
+    return held
+
+
+def do_memfd(mb, seconds):
+    fill(os.memfd_create("held"), mb)
+    time.sleep(float(seconds))
+
+
+def do_map(mb, seconds):
+    fd = os.memfd_create("held")
+    fill(fd, mb)
+    held = read_mapped(fd, mb)
+    time.sleep(float(seconds))
+    del held
+
+
+def do_heirs(n, mb):
+    fill(os.memfd_create("held"), mb)
+    for _ in range(int(n)):
+        child(lambda: time.sleep(2))
+    wait_all()
+
+
+def do_file(path, how, mb, seconds):
+    fd = os.open(path, os.O_RDONLY if how == "read" else os.O_RDWR | os.O_CREAT)
+    if how not in ("read", "there"):
+        fill(fd, mb)
+    if how == "deleted":
+        os.unlink(path)
+    if how == "mapped":
+        held = read_mapped(fd, mb)
+        os.close(fd)
+    time.sleep(float(seconds))
+
+
+def report_of(path):
+    with open(path) as f:
+        return json.load(f)
+
+
+def do_after(path, how, mb, report):
+    """Waits for looks of memguard, not for a time."""
+    fd = os.open(path + ".1", os.O_WRONLY | os.O_CREAT)
+    fill(fd, mb)
+    while report_of(report)["Peaks"]["HostRssMiB"] < int(mb):
+        time.sleep(0.05)
+    os.close(fd)
+    if how == "removed":
+        os.unlink(path + ".1")
+    fill(os.open(path + ".2", os.O_WRONLY | os.O_CREAT), mb)
+    looks = len(report_of(report)["Samples"])
+    while len(report_of(report)["Samples"]) < looks + 5:
+        time.sleep(0.05)
 
 
 def do_spike(mb, seconds):

@@ -2,6 +2,7 @@
 /* memguard: run a command and end it before it exhausts memory. */
 #include "cmd/cmd.h"
 #include "cmd/memguard/gpu.h"
+#include "cmd/memguard/memfiles.h"
 #include "cmd/memguard/report.h"
 #include "cmd/memguard/start.h"
 #include "cmd/memguard/tree.h"
@@ -39,6 +40,9 @@ struct run {
     struct tree tree;
     struct witness witness;
     struct gpu *gpu;
+    struct memfiles files;
+    uint64_t in_files; // bytes of the last look's host memory
+    double files_again, mapped_again;
     struct report report;
     bool ended; // the command
     int status; // then, as an exit code
@@ -162,14 +166,21 @@ wait_until(struct run *r, double until)
     } while (!r->ended && os_seconds() < until);
 }
 
+/* The time of the next measurement, so that measurements such as the one that began at that time of
+ * clock() use at most a tenth of a processor. */
+static double
+again_after(clock_t before)
+{
+    return os_seconds() + 10 * (double)(clock() - before) / (double)CLOCKS_PER_SEC;
+}
+
 /* Resident memory.  Shared pages count in each process, so when the sum is over the limit the
  * kernel is asked for proportional shares (PSS).  That takes tens of milliseconds a GB, so it
  * uses at most a tenth of a processor, unless memory may run out meanwhile: then the sum has
  * grown, or (pages are shared no longer) the machine's free memory has shrunk. */
 static uint64_t
-host_memory(struct run *r, int64_t available)
+resident_memory(struct run *r, uint64_t rss, uint64_t limit, int64_t available)
 {
-    uint64_t rss = tree_rss(&r->tree), limit = r->facts.host;
     if (!limit || rss <= limit || tree_alive(&r->tree) < 2)
         return rss;
     uint64_t grown = rss > r->pss_rss ? rss - r->pss_rss : 0;
@@ -184,9 +195,77 @@ host_memory(struct run *r, int64_t available)
         r->pss = rss;
     r->pss_rss = rss;
     r->pss_available = available;
-    r->pss_again =
-        os_seconds() + 10 * (double)(clock() - before) / (double)CLOCKS_PER_SEC;
+    r->pss_again = again_after(before);
     return r->pss;
+}
+
+static void
+look_at_files(struct run *r)
+{
+    clock_t before = clock();
+    if (os_seconds() < r->files_again)
+        return;
+    memfiles_look(&r->files, &r->tree);
+    r->files_again = again_after(before);
+}
+
+static uint64_t
+less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Resident memory and the memory of files that is not resident.  It takes time to find out which
+ * files are mapped, as with PSS, so that is done only where the sum may be over the limit. */
+static uint64_t
+host_memory(struct run *r, int64_t available)
+{
+    uint64_t rss = tree_rss(&r->tree), limit = r->facts.host;
+    uint64_t all = memfiles_bytes(&r->files);
+    uint64_t max_mapped = all ? memfiles_max_mapped(&r->tree) : 0;
+    uint64_t least = less(all, max_mapped);
+    bool matters = limit && max_mapped && rss + all > limit, asked = !matters;
+    for (;;) {
+        r->in_files = matters ? larger(least, memfiles_unmapped(&r->files)) : least;
+        // If files alone are over the limit, resident memory does not matter.
+        uint64_t sum =
+            resident_memory(r, rss, less(limit, r->in_files), available) + r->in_files;
+        if (asked || (os_seconds() < r->mapped_again && sum <= limit))
+            return sum;
+        clock_t before = clock();
+        memfiles_find_mapped(&r->files, &r->tree);
+        r->mapped_again = again_after(before);
+        asked = true;
+    }
+}
+
+/* Memory that was mapped when resident memory was read, and no longer when files were looked at, as
+ * that of a process that ends, counts twice.  So where files count, a new peak and what is over the
+ * limit are measured again at once, and the smallest result is believed. */
+static uint64_t
+believed_host_memory(struct run *r, int64_t available)
+{
+    enum { TIMES = 3 };
+    uint64_t limit = r->facts.host, host = host_memory(r, available), in_files;
+    for (int i = 1; i < TIMES && r->in_files; i++) {
+        if (host <= r->report.peak.host && (!limit || host <= limit))
+            break;
+        in_files = r->in_files;
+        tree_walk(&r->tree, false);
+        memfiles_look(&r->files, &r->tree);
+        uint64_t now = host_memory(r, available);
+        if (now >= host)
+            r->in_files = in_files;
+        else
+            host = now;
+    }
+    return host;
 }
 
 static void
@@ -194,9 +273,10 @@ measure(struct run *r, struct sample *s, double began)
 {
     const char *words = "";
     tree_walk(&r->tree, false); // if it fails the last one counts
+    look_at_files(r);
     int64_t available = machine_available("");
     *s = (struct sample){ .elapsed = os_seconds() - began,
-                          .host = host_memory(r, available),
+                          .host = believed_host_memory(r, available),
                           .available = available,
                           .processes = tree_alive(&r->tree) };
     if (r->gpu)
@@ -219,16 +299,20 @@ is_over(const struct run *r, const struct sample *s, struct buf *why)
 {
     const struct report_facts *f = &r->facts;
     why->len = 0;
-    if (f->host && s->host > f->host)
-        buf_printf(why, "host memory of %.2f GB is over the limit of %.2f GB",
-                   gb(s->host), gb(f->host));
-    else if (f->gpu && s->gpu > f->gpu)
+    if (f->host && s->host > f->host) {
+        buf_printf(why, "host memory of %.2f GB", gb(s->host));
+        if (r->in_files > s->host / 8)
+            buf_printf(why, ", %.2f GB of it in files in memory,", gb(r->in_files));
+        buf_printf(why, " is over the limit of %.2f GB", gb(f->host));
+    } else if (f->gpu && s->gpu > f->gpu) {
         buf_printf(why, "GPU memory of %.2f GB is over the limit of %.2f GB",
                    gb(s->gpu), gb(f->gpu));
-    else if (f->available && s->available >= 0 && (uint64_t)s->available < f->available)
+    } else if (f->available && s->available >= 0 &&
+               (uint64_t)s->available < f->available) {
         buf_printf(why,
                    "free memory of the machine, %.2f GB, is under the limit of %.2f GB",
                    gb((uint64_t)s->available), gb(f->available));
+    }
     return why->len > 0;
 }
 
@@ -303,6 +387,7 @@ end_tree(struct run *r, bool by_gpu, struct buf *how)
         tree_walk(&r->tree, true);
         if (tree_alive(&r->tree) == 0)
             break;
+        memfiles_look(&r->files, &r->tree); // who holds most is asked first
         double t = os_seconds() - began;
         if (t >= first)
             killing = true;
@@ -347,7 +432,8 @@ largest(const struct run *r, bool *by_gpu)
     *by_gpu = *by_gpu && gpu > 0;
     for (size_t i = 0; i < r->tree.n; i++) {
         const struct tree_proc *p = &r->tree.procs[i];
-        if (max.pid == 0 || (*by_gpu ? p->gpu > max.gpu : p->rss > max.rss))
+        if (max.pid == 0 ||
+            (*by_gpu ? p->gpu > max.gpu : p->rss + p->files > max.rss + max.files))
             max = *p;
     }
     return max;
@@ -359,12 +445,13 @@ act(struct run *r, const struct sample *s, struct buf *why)
 {
     bool by_gpu = r->facts.gpu && s->gpu > r->facts.gpu &&
                   !(r->facts.host && s->host > r->facts.host);
+    memfiles_look(&r->files, &r->tree); // for the largest
     struct tree_proc max = largest(r, &by_gpu);
     char name[TEXT_QUOTE];
     if (max.pid)
         buf_printf(why, "; largest is process %d \"%s\" with %.2f GB", (int)max.pid,
                    text_quote(name, max.name, strlen(max.name)),
-                   gb(by_gpu ? max.gpu : max.rss));
+                   gb(by_gpu ? max.gpu : max.rss + max.files));
     buf_str(why, "; ");
     bool sent = end_tree(r, by_gpu, why);
     if (sent)
@@ -450,6 +537,7 @@ main(int argc, char **argv)
         0)
         die_err(&err);
     start_block(&r->waited);
+    memfiles_begin(&r->files);
     start(r);
     bool ended = guard(r, &why);
     int status = ended ? EXIT_ENDED : r->status;

@@ -120,7 +120,7 @@ tree_kin(const struct tree *t, const struct tree_proc *procs, size_t n,
 static uint64_t
 weight(const struct tree_proc *p, bool by_gpu)
 {
-    return by_gpu ? p->gpu : p->rss;
+    return by_gpu ? p->gpu : p->rss + p->files;
 }
 
 size_t

@@ -18,7 +18,9 @@ struct tree_proc {
     uint64_t start; // clock ticks from the boot to its start
     uint64_t rss;   // bytes
     uint64_t gpu;   // bytes, set by gpu_used
-    bool alive;     // no zombie
+    uint64_t
+        files;  // bytes of files in memory that it has not mapped, set by memfiles_look
+    bool alive; // no zombie
     bool stopped;
     char name[40];
 };
