@@ -664,8 +664,8 @@ talks 600 127.0.0.1:PORT answers, but not as rank 0 does: another program has th
 END
 }
 
-# pose RANK PORT WHAT NUMBER NUMBER: another program that takes the place of that rank of two, and sends a vote or, as WHAT is
-# pulse, what the threads that watch send; then it listens.  ../posed says that it has done so.  It is $others.
+# pose RANK PORT WHAT NUMBER...: another program that takes the place of that rank of two, and sends a vote, as WHAT is pulse
+# a message to the thread that watches, as it is facts so many bytes to compare; then it listens.  ../posed says that it has done so.  It is $others.
 pose() {
     rm -f ../posed
     python3 - "$@" 3>&- <<'PY' &
@@ -700,7 +700,18 @@ if rank:
 else:
     listening = socket.create_server(("127.0.0.1", port))
     ends = [s for _, s in sorted([answer(listening), answer(listening)], key=lambda e: e[0])]
-if what == "vote":
+def vote():
+    ends[0].sendall(struct.pack("=ii", 0, 0) + whole(ends[0], 8))
+if what == "facts":
+    # As generate --score exchanges before: a vote, GPUs, two votes.
+    vote()
+    ends[0].sendall(bytes(16) + whole(ends[0], 16))
+    vote()
+    vote()
+    ends[0].sendall(struct.pack("=Q", numbers[0]) + b"version"[:numbers[0]])
+    open("../posed", "w").close()
+    vote()  # of a failure
+elif what == "vote":
     if rank:
         ends[0].sendall(struct.pack("=ii", *numbers))
     else:
@@ -736,6 +747,26 @@ PY
 1 pulse 2 0
 0 pulse 2 255
 0 pulse 99 0
+END
+}
+
+# bats test_tags=long
+@test "facts of rank 0 that have no end, or are more than a rank sends, are refused" {
+    emulated
+    local others n words
+    datpack -q --init 5 --config "$IN/config.json" -o m.dat
+    while read -r n words; do
+        port=$(free_port)
+        pose 0 "$port" facts "$n"
+        refuse -2 "$words" env RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" \
+            generate -q --device cuda --score "$IN/ids.tok" m.dat
+        wait "$others" || true # it ends as its connections do
+        [ -e ../posed ]
+    done <<'END'
+18446744073709551615 rank 0 has sent 18446744073709551615 bytes of facts to compare: no rank sends that
+1048577 rank 0 has sent 1048577 bytes of facts to compare: no rank sends that
+7 version: * here, rank 0 has : ranks must be alike
+0 version: * here, rank 0 has : ranks must be alike
 END
 }
 
