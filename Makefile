@@ -205,6 +205,7 @@ CMD_SRCS = \
 	cmd/device.c \
 	cmd/messages.c \
 	cmd/nearest.c \
+	cmd/number.c \
 	cmd/option.c \
 	cmd/ranks.c \
 	cmd/ranks_place.c \

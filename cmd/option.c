@@ -4,8 +4,6 @@
 
 #include "cmd/cmd.h"
 #include "cmd/nearest.h"
-#include "lib/core/num.h"
-#include "lib/core/par.h"
 #include "lib/io/select.h"
 
 #include <assert.h>
@@ -161,62 +159,6 @@ bad_option(const struct cmd *c, int what, char **argv)
 }
 
 /* ---- values ----------------------------------------------------------------------- */
-
-uint64_t
-cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high)
-{
-    uint64_t v;
-    char q[TEXT_QUOTE];
-    if (!num_u64(&v, arg) || v < low || v > high)
-        misuse("--%s: %s: want %llu..%llu", option, text_quote(q, arg, strlen(arg)),
-               (unsigned long long)low, (unsigned long long)high);
-    return v;
-}
-
-unsigned
-cmd_threads(const char *arg)
-{
-    // Each worker has megabytes of its own; beyond this number none goes faster.
-    enum { MAX_USED = 32 };
-    uint64_t n = arg ? cmd_u64("threads", arg, 1, 1024) : par_cpus();
-    return n < MAX_USED ? (unsigned)n : MAX_USED;
-}
-
-double
-cmd_number(const char *option, const char *arg, double low)
-{
-    double v;
-    char q[TEXT_QUOTE];
-    if (!num_double(&v, arg) || v < low)
-        misuse("--%s: %s: want a number of at least %g", option,
-               text_quote(q, arg, strlen(arg)), low);
-    return v;
-}
-
-uint64_t
-cmd_gb(const char *option, const char *arg)
-{
-    uint64_t v;
-    char q[TEXT_QUOTE];
-    if (!num_gb(&v, arg))
-        misuse(
-            "--%s: %s: want a number of GB of at least 0, as 1.5, or one with K, M, G "
-            "or T, as 1500M",
-            option, text_quote(q, arg, strlen(arg)));
-    return v;
-}
-
-uint64_t
-cmd_bytes(const char *option, const char *arg, uint64_t low)
-{
-    uint64_t v;
-    char q[TEXT_QUOTE];
-    if (!num_bytes(&v, arg) || v < low || v > INT64_MAX)
-        misuse("--%s: %s: want a number of bytes of at least %llu; K, M and G may "
-               "follow it",
-               option, text_quote(q, arg, strlen(arg)), (unsigned long long)low);
-    return v;
-}
 
 /* Whether arg is that word; "seed" is an older name of torchsharp. */
 static bool

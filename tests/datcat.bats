@@ -857,7 +857,7 @@ PY
     datcat -l sizes.dat | head -n 4 | cmp - <(datcat -l --top 4 sizes.dat)
     datcat sizes.dat | cmp - <(datcat --top 9999 sizes.dat)
     refused '--sort: size: want one of bytes, absmax, diff, name' --sort size small.dat
-    refused '--top: 0: want 1..' --top 0 small.dat
+    refused '--top: 0: is too small: want 1..' --top 0 small.dat
     refused '--sort absmax: needs --stats' --sort absmax small.dat
     refused '--sort diff: goes with --diff' --sort diff small.dat
     refused '--sort and --top: go with' --sort name --group small.dat

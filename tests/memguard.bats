@@ -89,10 +89,16 @@ until_there()
         [[ $stderr == *' is over the limit of 0.05 GB'* ]]
     done
     memguard -q -l 1.5G -a 1M -- true
-    for size in 1.5x 1GB G -1G; do
-        run -2 --separate-stderr memguard -l $size -- true
-        [ "$stderr" = "memguard: --limit: $size: want a number of GB of at least 0, as 1.5, or one with K, M, G or T, as 1500M" ]
-    done
+    local wrong
+    while read -r size wrong; do
+        run -2 --separate-stderr memguard -l "$size" -- true
+        [ "$stderr" = "memguard: --limit: $size: $wrong: want a number of GB of at least 0, as 1.5, or one with K, M, G or T, as 1500M" ]
+    done <<'EOF'
+1.5x "x" after the number
+1GB "GB" after the number
+G is no number
+-1G is negative
+EOF
 }
 
 @test "the command's own status" {

@@ -565,7 +565,7 @@ END
     refuse 'i: line 2: 5 ids' tokenize --input ids --chunk 2 --count i
     [ "$(head -n 1 i | tokenize -q --input ids --chunk 2 --emit jsonl)" = \
         $'{"ids":[1,2,3],"mask":[0,1,1]}\n{"ids":[3,4,5],"mask":[1,1,1]}' ]
-    refuse '--chunk: 1: want 2..' tokenize --chunk 1
+    refuse '--chunk: 1: is too small: want 2..' tokenize --chunk 1
     refuse '--chunk 9: want at most --seq-len, which is 8' tokenize --chunk 9 --seq-len 8
     refuse '--decode' tokenize --decode --chunk 9 i
 }
@@ -708,7 +708,7 @@ END
     done
     [[ $(tok read m10.tok) == *'"truncated":50}'* ]]
     [[ $(tok read m100000.tok) == *'"truncated":0}'* ]]
-    refuse '--seq-len: 1: want 2..' tokenize --seq-len 1
+    refuse '--seq-len: 1: is too small: want 2..' tokenize --seq-len 1
 }
 
 @test "--shuffle is a function of seed and index alone" {
