@@ -22,7 +22,7 @@
 #define PACK_IMPORTANCE(c)                                                             \
     0, "importance", "FILE",                                                           \
         "columns count by generate --dump-importance: all sweeps, 4over6",             \
-        CMD_TEXT(&(c).importance)
+        CMD_FILE(&(c).importance)
 #define PACK_HESSIAN(c)                                                                \
     0, "hessian", NULL,                                                                \
         "columns make up for errors of others, by that file's Hessian",                \

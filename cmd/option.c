@@ -4,6 +4,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/nearest.h"
+#include "lib/core/path.h"
 #include "lib/io/select.h"
 
 #include <assert.h>
@@ -303,11 +304,60 @@ check_other(const struct cmd_option *o, char **argv)
         misuse("--%s", o->other);
 }
 
+bool
+cmd_one_file(const char *a, const char *b)
+{
+    if (strcmp(a, b) == 0 || cmd_same_file(a, b))
+        return true;
+    char *x = path_target(a), *y = path_target(b);
+    char *p = x ? strrchr(x, '/') : NULL, *q = y ? strrchr(y, '/') : NULL;
+    bool same = x && y && strcmp(p ? p + 1 : x, q ? q + 1 : y) == 0;
+    if (p)
+        p[1] = '\0';
+    if (q)
+        q[1] = '\0';
+    same = same && cmd_same_file(p ? x : ".", q ? y : ".");
+    free(x);
+    free(y);
+    return same;
+}
+
+/* The arguments of an option that was given again. */
+struct replaced {
+    const char *before, *last;
+};
+
+static void
+note_argument(struct replaced *r, const struct cmd_option *o, const char *arg)
+{
+    char q[TEXT_QUOTE], p[TEXT_QUOTE];
+    if (!arg || o->repeatable)
+        return;
+    if (o->file && r->last && !cmd_one_file(r->last, arg))
+        misuse("--%s: given as %s and as %s: want one %s", o->name,
+               text_quote(q, r->last, strlen(r->last)), text_quote(p, arg, strlen(arg)),
+               o->arg);
+    if (r->last && strcmp(r->last, arg) != 0)
+        r->before = r->last;
+    r->last = arg;
+}
+
+static void
+report_replaced(const struct replaced *r, const struct cmd_option *o)
+{
+    char q[TEXT_QUOTE], p[TEXT_QUOTE];
+    if (r->before && !o->file)
+        warn("--%s: %s has no effect: it is given again as %s", o->name,
+             text_quote(q, r->before, strlen(r->before)),
+             text_quote(p, r->last, strlen(r->last)));
+}
+
 int
 cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
           char **argv)
 {
     struct option longs[CMD_MAX_OPTIONS + 1] = { { 0 } };
+    struct replaced replaced[CMD_MAX_OPTIONS] = { { 0 } };
     char shorts[2 * CMD_MAX_OPTIONS + 3];
     c->options = options;
     c->n_options = n;
@@ -318,9 +368,12 @@ cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
             bad_option(c, got, argv);
         size_t i = row_of(c, got);
         check_other(&c->options[i], argv);
+        note_argument(&replaced[i], &c->options[i], optarg);
         c->given[i] = true;
         take(&c->options[i], optarg);
     }
+    for (size_t i = 0; i < n && c->verbose && !c->quiet; i++)
+        report_replaced(&replaced[i], &options[i]);
     return optind;
 }
 

@@ -5,10 +5,14 @@
  * by one of the macros below, what it sets:
  *
  *     { 'n', "steps", "N", "steps to take", CMD_U64(&o.steps, 0, UINT32_MAX) },
+ *     { 'd', "data", "FILE", "samples", CMD_FILE(&o.data) },
  *     { CMD_THREADS(&o.threads) },
  *     CMD_COMMON(o.cmd),
  *
  * The table feeds getopt_long, --help and the parser alike.
+ *
+ * If an option is given twice, the last number or word holds, and -v reports the one that has no
+ * effect.  Two different files of one option are misuse.  Options that are repeatable say so.
  */
 #ifndef NIBBLE_CMD_OPTION_H
 #define NIBBLE_CMD_OPTION_H
@@ -48,6 +52,8 @@ struct cmd_option {
     const char *(*word)(size_t i); // or word i, NULL behind the last
     void (*call)(const struct cmd_option *o, const char *arg);
     const char *other; // "NAME: words": NAME is no abbreviation of it, but misuse
+    bool file;         // the argument is the name of a file or directory
+    bool repeatable;   // each argument counts
 };
 
 /* true */
@@ -58,6 +64,8 @@ struct cmd_option {
 #define CMD_TEXT(p)              .type = CMD_IS_TEXT, .to.text = (p)
 #define CMD_WORD(p, list)        CMD_TEXT(p), .words = (list)
 #define CMD_WORD_OF(p, function) CMD_TEXT(p), .word = (function)
+/* The name of a file or directory. */
+#define CMD_FILE(p) CMD_TEXT(p), .file = true
 /* The index of the argument in a list, plus first: an enum. */
 #define CMD_CHOICE(p, list, first)                                                     \
     .type = CMD_IS_CHOICE, .to.choice = (p), .words = (list), .low = (first)
@@ -70,18 +78,20 @@ struct cmd_option {
 /* Anything else: the function gets the row, and in it p and a value. */
 #define CMD_CALL(p, function)             .type = CMD_IS_CALL, .to.any = (p), .call = (function)
 #define CMD_CALL_WITH(p, function, value) CMD_CALL(p, function), .low = (value)
+/* The same for an option whose arguments add up. */
+#define CMD_EACH(p, function) CMD_CALL(p, function), .repeatable = true
 
 /* Whole rows, of options that several commands have. */
 #define CMD_THREADS(p)                                                                 \
     'j', "threads", "N", "threads (default: all processors)",                          \
         CMD_CALL(p, cmd_take_threads)
 #define CMD_SELECT(p, help)                                                            \
-    's', "select", "GLOB", help, CMD_CALL_WITH(p, cmd_take_glob, false)
+    's', "select", "GLOB", help, CMD_EACH(p, cmd_take_glob), .low = false
 #define CMD_EXCLUDE(p)                                                                 \
     'x', "exclude", "GLOB", "not these (repeatable, wins over -s)",                    \
-        CMD_CALL_WITH(p, cmd_take_glob, true)
+        CMD_EACH(p, cmd_take_glob), .low = true
 #define CMD_STRICT(p) 0, "strict", NULL, "refuse unusual input, too", CMD_FLAG(p)
-#define CMD_CONFIG(p) 0, "config", "FILE", "the model's config.json", CMD_TEXT(p)
+#define CMD_CONFIG(p) 0, "config", "FILE", "the model's config.json", CMD_FILE(p)
 #define CMD_TEMPLATE(p)                                                                \
     0, "template", "NAME", "qwen3, torchsharp or none (default qwen3)",                \
         CMD_CHOICE(p, template_words, TEMPLATE_QWEN3)
@@ -122,6 +132,9 @@ int cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int arg
               char **argv);
 /* Whether the option of that name, which the table has, was given. */
 bool cmd_given(const struct cmd *c, const char *name);
+
+/* Whether two names, of files that may not exist yet, are those of one file. */
+bool cmd_one_file(const char *a, const char *b);
 
 /* The argument of an option as a number, or misuse. */
 uint64_t cmd_u64(const char *option, const char *arg, uint64_t low, uint64_t high);

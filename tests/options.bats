@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
 # shellcheck disable=SC2154  # output, stderr, stderr_lines: set by run
-# The arguments of options: numbers.
+# The arguments of options: files given twice, numbers, words of other programs.
 
 load common
 
@@ -23,6 +23,74 @@ setup() {
     mkdir "$BATS_TEST_TMPDIR/w"
     cd "$BATS_TEST_TMPDIR/w" || return
     cp "$IN"/* .
+}
+
+# file_options PROGRAM: its options that take the name of a file or directory.
+file_options() {
+    "$1" --help | grep -oE -- '--[a-z-]+ (FILE|FILE\.tok|OUT|DIR|MODEL|REF|MANIFEST)( |$)' | tr -s ' '
+}
+
+@test "an option that takes one file refuses two different ones, and names both" {
+    local p o noun n=0
+    for p in datcat datpack generate memguard nvquant tokenize trainstep; do
+        while read -r o noun; do
+            n=$((n + 1))
+            case "$p $o" in
+            'tokenize --output')
+                refuse '-o y: a second output besides x: want one, or --split' "$p" -o x -o y ids
+                ;;
+            *)
+                refuse "$o: given as x and as y: want one $noun" "$p" "$o" x "$o" y z
+                refuse "$o: given as x and as y: want one $noun" "$p" "$o=x" "$o" x "$o=y" z
+                ;;
+            esac
+        done < <(file_options "$p")
+    done
+    [ "$n" -eq 33 ] || { echo "$n options" && false; }
+    refuse '--data: given as a.tok and as b.tok: want one FILE' trainstep -d a.tok -d b.tok start.ckpt
+    refuse '--eval: given as a.tok and as b.tok' trainstep -d a.tok --eval a.tok --eval b.tok start.ckpt
+    refuse '--score: given as a.tok and as b.tok' generate --score a.tok --score b.tok model.safetensors
+    # Equal bytes under two names are two files.
+    cmp a.tok b.tok
+    refuse '--check: given as a and as b: want one MANIFEST' datcat --check a --check b model.safetensors
+}
+
+@test "the same file twice is one file, by any name" {
+    ln -s a.tok link.tok
+    trainstep -q -d a.tok -d ./a.tok --data=link.tok --data a.tok start.ckpt >/dev/null
+    generate -q --score a.tok --score ./a.tok model.safetensors >table
+    [ -s table ]
+    # An output that does not exist yet, and one below a directory.
+    mkdir sub
+    datpack -q -o x.dat -o ./x.dat --output "$PWD/x.dat" --output sub/../x.dat model.safetensors
+    [ -s x.dat ]
+    refuse '--output: given as y.dat and as sub/y.dat' datpack -o y.dat -o sub/y.dat model.safetensors
+    tokenize -q --input ids -o z.tok -o ./z.tok ids
+    cmp z.tok a.tok
+    seq -f '%g 1 2' 40 >many
+    tokenize -q --input ids --split 0.5:1 -o s.tok -o t.tok many
+    refuse 'is the other output, too' tokenize -q --input ids --split 0.5:1 -o u.tok -o ./u.tok many
+}
+
+@test "of numbers and words the last holds, and -v says so" {
+    run -0 --separate-stderr datcat --top 1 --top=2 -v --tsv model.safetensors
+    [[ $stderr == *'datcat: --top: 1 has no effect: it is given again as 2'* ]]
+    [ "${#lines[@]}" -eq 3 ]
+    run -0 --separate-stderr datcat --top 1 --top=2 --tsv model.safetensors
+    [ -z "$stderr" ]
+    run -0 --separate-stderr datcat -qv --top 1 --top=2 --tsv model.safetensors
+    [ -z "$stderr" ]
+    run -0 --separate-stderr datcat -v --top 2 --top 2 --tsv model.safetensors
+    [[ $stderr != *'has no effect'* ]]
+    # The last of three, whose first is the same: the second has no effect.
+    run -0 --separate-stderr datcat -v --sort bytes --sort name --sort bytes model.safetensors
+    [[ $stderr == *'datcat: --sort: name has no effect: it is given again as bytes'* ]]
+    # Each of several patterns and texts counts.
+    run -0 --separate-stderr datcat -v -l -s '*norm*' -s '*embed*' -x '*k_norm*' -x '*q_norm*' model.safetensors
+    [[ $stderr != *'has no effect'* ]]
+    run -0 --separate-stderr generate -v --ids -p '1 2' -p '3 4' -n 1 --seed 1 --seed 2 model.safetensors
+    [ "$(grep -c 'has no effect' <<<"$stderr")" -eq 1 ]
+    [[ $stderr == *'--seed: 1 has no effect: it is given again as 2'* ]]
 }
 
 @test "a number that is refused: what is wrong with it, and what was expected" {

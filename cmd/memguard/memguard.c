@@ -97,7 +97,7 @@ static const struct cmd_option options[] = {
       CMD_CALL_WITH(&self.facts.poll, take_duration, 0.01) },
     { 0, "term-first", "SECS", "time from SIGTERM to SIGKILL; 0: SIGKILL at once (20)",
       CMD_CALL_WITH(&self.facts.term_first, take_duration, 0) },
-    { 0, "report", "FILE", "samples and peaks, as JSON", CMD_TEXT(&self.report_file) },
+    { 0, "report", "FILE", "samples and peaks, as JSON", CMD_FILE(&self.report_file) },
     { 'f', "force", NULL, "replace the report if it exists", CMD_FLAG(&self.force) },
     CMD_COMMON(self.cmd),
 };

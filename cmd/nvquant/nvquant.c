@@ -21,7 +21,7 @@ static struct device_options where = { .device = "cpu" };
 static const char *const dtypes[] = { "f16", "bf16", "f32", NULL };
 
 static const struct cmd_option options[] = {
-    { 'o', "output", "OUT", "write here: a .dat or .safetensors", CMD_TEXT(&cfg.out) },
+    { 'o', "output", "OUT", "write here: a .dat or .safetensors", CMD_FILE(&cfg.out) },
     { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.force) },
     { 0, "quant", "NAME", "%s (sweep)", CMD_WORD_OF(&cfg.quant, pack_quant) },
     { CMD_SELECT(&cfg.quantized,
@@ -33,7 +33,7 @@ static const struct cmd_option options[] = {
     { 0, "exhaustive", NULL, "of the sweeps: try all 126 scales, of sweepfp8 all 42",
       CMD_FLAG(&cfg.exhaustive) },
     { 0, "report", "FILE", "a TSV line a tensor: what quantizing cost",
-      CMD_TEXT(&cfg.report) },
+      CMD_FILE(&cfg.report) },
     { 0, "dequant", NULL, "decode NVFP4 tensors to --dtype",
       CMD_FLAG(&cfg.dequantize) },
     { 0, "dtype", "TYPE", "of --dequant: f16 (default), bf16 or f32",

@@ -75,13 +75,13 @@ take_split(const struct cmd_option *o, const char *arg)
 
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
-      CMD_TEXT(&cfg.tokenizer) },
+      CMD_FILE(&cfg.tokenizer) },
     { 0, "input", "KIND", "tsv, jsonl, lines or ids (default: by the suffix, else tsv)",
       CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
     { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
       CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
     { 'o', "output", "OUT", "write here instead of standard output",
-      CMD_CALL(&cfg, take_output) },
+      CMD_EACH(&cfg, take_output) },
     { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.force) },
     { CMD_TEMPLATE(&cfg.how.kind) },
     { 0, "no-end", NULL, "no end token after a target", CMD_FLAG(&cfg.how.no_end) },
@@ -148,9 +148,11 @@ settle_outputs(struct config_tokenize *c)
         misuse("--count: writes its table to standard output, not to -o");
     if (c->split && (c->n_out != 2 || stream))
         misuse("--split: want two files, -o TRAIN -o EVAL");
+    if (!c->split && c->n_out > 1 && cmd_one_file(c->out[0], c->out[1]))
+        c->n_out = 1;
     if (!c->split && c->n_out > 1)
-        misuse("-o %s: a second output: want one, or --split, which has two",
-               c->out[1]);
+        misuse("-o %s: a second output besides %s: want one, or --split, which has two",
+               c->out[1], c->out[0]);
     if (c->n_out == 0)
         c->out[c->n_out++] = "-";
 }
@@ -189,8 +191,7 @@ static int
 check_outputs(const struct config_tokenize *c, struct err *err)
 {
     char q[TEXT_QUOTE];
-    if (!c->split ||
-        !(cmd_same_file(c->out[0], c->out[1]) || strcmp(c->out[0], c->out[1]) == 0))
+    if (!c->split || !cmd_one_file(c->out[0], c->out[1]))
         return 0;
     return err_set(err, ERR_USAGE, "%s: is the other output, too: expected two files",
                    text_quote(q, c->out[1], strlen(c->out[1])));
