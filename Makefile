@@ -203,6 +203,7 @@ IO_SRCS = \
 CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
+	cmd/elsewhere.c \
 	cmd/messages.c \
 	cmd/nearest.c \
 	cmd/number.c \
@@ -210,7 +211,8 @@ CMD_SRCS = \
 	cmd/ranks.c \
 	cmd/ranks_place.c \
 	cmd/spawn.c \
-	cmd/suffix.c
+	cmd/suffix.c \
+	cmd/unknown.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep

@@ -76,6 +76,12 @@ cmd_begin(struct cmd *c)
 }
 
 const char *
+cmd_program(void)
+{
+    return program;
+}
+
+const char *
 cmd_version(void)
 {
     return NIBBLE_VERSION;

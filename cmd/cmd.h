@@ -28,6 +28,7 @@ extern struct guard cmd_guard;
 
 /* Set the program's name, install the signal handlers. */
 void cmd_begin(struct cmd *c);
+const char *cmd_program(void); // its name
 const char *cmd_version(void);
 const char *cmd_commit(void); // of the build; empty: unknown
 /* Die of that signal after removing temporary files; safe in handlers. */

@@ -13,7 +13,7 @@ device_take_name(const struct cmd_option *row, const char *arg)
     struct device_options *o = row->to.any;
     bool cuda = strncmp(arg, "cuda", 4) == 0 && (arg[4] == '\0' || arg[4] == ':');
     if (!cuda && strcmp(arg, "cpu") != 0 && strcmp(arg, "auto") != 0)
-        misuse("--device: %s: want cpu, cuda, cuda:N or auto", arg);
+        cmd_refuse_word(row->name, arg, "cpu, cuda, cuda:N or auto");
     o->number = cuda && arg[4] ? (int)cmd_u64("device cuda", arg + 5, 0, 1023) : 0;
     o->device = arg;
 }

@@ -36,7 +36,8 @@ distance(const char *a, size_t n, const char *b)
 struct nearest
 nearest_to(const char *text, size_t n)
 {
-    return (struct nearest){ text, n, NULL, (n < 6 ? 1 : n / 3) + 1 };
+    enum { LONG = 8 };
+    return (struct nearest){ text, n, NULL, (n < LONG ? 1 : 2) + 1 };
 }
 
 void

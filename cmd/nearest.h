@@ -12,7 +12,7 @@ struct nearest {
     size_t distance;
 };
 
-/* Up to a third of the n letters may be wrong, and one always. */
+/* One of the n letters may be wrong, two of eight or more. */
 struct nearest nearest_to(const char *text, size_t n);
 /* Offer a word, which is kept as it is. */
 void nearest_try(struct nearest *x, const char *word);

@@ -3,7 +3,8 @@
 #include "cmd/option.h"
 
 #include "cmd/cmd.h"
-#include "cmd/nearest.h"
+#include "cmd/elsewhere.h"
+#include "cmd/unknown.h"
 #include "lib/core/path.h"
 #include "lib/io/select.h"
 
@@ -11,9 +12,6 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What getopt_long returns for row i of a table: no letter. */
-enum { ROW = 256 };
 
 /* ---- help ------------------------------------------------------------------------- */
 
@@ -59,106 +57,6 @@ cmd_take_help(const struct cmd_option *o, const char *arg)
     exit(EXIT_DONE);
 }
 
-/* Whether the n letters of name, with spaces for hyphens, are words of a help text. */
-static bool
-help_has(const char *help, const char *name, size_t n)
-{
-    for (const char *at = help; *at; at++) {
-        size_t i = 0;
-        bool begins = at == help || at[-1] == ' ';
-        while (begins && i < n && at[i] == (strchr("-_", name[i]) ? ' ' : name[i]))
-            i++;
-        if (begins && i == n && (at[n] == '\0' || strchr(" ,;:", at[n])))
-            return true;
-    }
-    return false;
-}
-
-static bool
-is_one_of(const char *word, size_t n, const char *const *list)
-{
-    for (; *list; list++)
-        if (strlen(*list) == n && memcmp(word, *list, n) == 0)
-            return true;
-    return false;
-}
-
-/* Whether the n letters of name are an option with an ending, or with words before it that
- * do not change what it means. */
-static bool
-holds_option(const char *name, size_t n, const char *option)
-{
-    enum { FEWEST = 4 };
-    static const char *const before[] = { "num-",   "max-",       "total-",
-                                          "train-", "num-train-", NULL },
-                             *const behind[] = { "-size",   "-steps", "-path", "-file",
-                                                 "-dir",    "-name",  "-mode", "-type",
-                                                 "-output", NULL };
-    size_t m = strlen(option);
-    if (m < FEWEST || m >= n)
-        return false;
-    if (memcmp(name, option, m) == 0)
-        return !memchr(name + m, '-', n - m) || is_one_of(name + m, n - m, behind);
-    return memcmp(name + n - m, option, m) == 0 && is_one_of(name, n - m, before);
-}
-
-/* Another program's word for an option: one that is longer than ours (--batch-size,
- * --num-epochs), or that our help has (--learning-rate). */
-static const char *
-other_word(const struct cmd *c, const char *name, size_t n)
-{
-    enum { FEWEST = 4 };
-    const char *longest = NULL, *described = NULL;
-    for (size_t i = 0; i < c->n_options; i++) {
-        const struct cmd_option *o = &c->options[i];
-        if (holds_option(name, n, o->name) &&
-            (!longest || strlen(o->name) > strlen(longest)))
-            longest = o->name;
-        if (n >= FEWEST && !described && help_has(o->help, name, n))
-            described = o->name;
-    }
-    return longest ? longest : described;
-}
-
-/* A long option that is unknown, or the beginning of several: suggest one. */
-static _Noreturn void
-unknown_option(const struct cmd *c, const char *word)
-{
-    const char *name = word + 2;
-    size_t n = strcspn(name, "="), begun = 0;
-    struct nearest near = nearest_to(name, n);
-    struct buf list = { 0 };
-    char q[TEXT_QUOTE];
-    text_quote(q, word, strlen(word));
-    for (size_t i = 0; i < c->n_options; i++) {
-        const char *o = c->options[i].name;
-        if (strncmp(o, name, n) == 0)
-            buf_printf(&list, "%s--%s", begun++ ? ", " : "", o);
-        nearest_try(&near, o);
-    }
-    if (begun > 1 && n && !list.failed)
-        misuse("%s: is the beginning of %s: expected one of them", q, list.data);
-    const char *meant = near.word ? near.word : other_word(c, name, n);
-    if (meant)
-        misuse("%s: unknown option: expected --%s? --help lists all", q, meant);
-    misuse("%s: unknown option; --help lists them", q);
-}
-
-/* What getopt_long refused, as a name for the message. */
-static _Noreturn void
-bad_option(const struct cmd *c, int what, char **argv)
-{
-    const char *word = argv[optind - 1];
-    char q[TEXT_QUOTE];
-    if (what == ':')
-        misuse("%s: needs an argument; --help tells which", word);
-    if (optopt >= ROW) // a long option that takes no argument was given one
-        misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
-    if (optopt)
-        misuse("-%c: unknown option; --help lists them", optopt);
-    unknown_option(c, word);
-}
-
 /* ---- values ----------------------------------------------------------------------- */
 
 /* Whether arg is that word; "seed" is an older name of torchsharp. */
@@ -169,11 +67,22 @@ is_word(const char *arg, const char *word)
            (strcmp(arg, "seed") == 0 && strcmp(word, "torchsharp") == 0);
 }
 
+void
+cmd_refuse_word(const char *option, const char *arg, const char *want)
+{
+    struct buf here = { 0 };
+    char q[TEXT_QUOTE];
+    text_quote(q, arg, strlen(arg));
+    if (elsewhere_value(&here, cmd_program(), option, arg))
+        misuse("--%s: %s: %s: want %s", option, q, here.data, want);
+    misuse("--%s: %s: want %s", option, q, want);
+}
+
 unsigned
 cmd_word(const char *option, const char *arg, const char *const *words)
 {
     struct buf list = { 0 };
-    char q[TEXT_QUOTE];
+    buf_str(&list, "one of ");
     for (unsigned i = 0; words[i]; i++) {
         if (is_word(arg, words[i])) {
             buf_free(&list);
@@ -181,8 +90,7 @@ cmd_word(const char *option, const char *arg, const char *const *words)
         }
         buf_printf(&list, "%s%s", i ? ", " : "", words[i]);
     }
-    misuse("--%s: %s: want one of %s", option, text_quote(q, arg, strlen(arg)),
-           list.data ? list.data : "");
+    cmd_refuse_word(option, arg, list.failed ? "another word" : list.data);
 }
 
 static const char *
@@ -270,7 +178,7 @@ spell(const struct cmd *c, struct option *longs, char *shorts)
     *shorts++ = ':';
     for (size_t i = 0; i < c->n_options; i++) {
         const struct cmd_option *o = &c->options[i];
-        longs[i] = (struct option){ o->name, argument_kind(o), NULL, ROW + (int)i };
+        longs[i] = (struct option){ o->name, argument_kind(o), NULL, CMD_ROW + (int)i };
         if (o->letter)
             *shorts++ = o->letter;
         if (o->letter && longs[i].has_arg == required_argument)
@@ -283,25 +191,11 @@ static size_t
 row_of(const struct cmd *c, int got)
 {
     size_t i = 0;
-    if (got >= ROW)
-        return (size_t)(got - ROW);
+    if (got >= CMD_ROW)
+        return (size_t)(got - CMD_ROW);
     while (c->options[i].letter != got)
         i++;
     return i;
-}
-
-/* The word that getopt_long took for row i may be the name of what another program has. */
-static void
-check_other(const struct cmd_option *o, char **argv)
-{
-    const char *word = argv[optind - 1],
-               *colon = o->other ? strchr(o->other, ':') : NULL;
-    if (optarg == word)
-        word = argv[optind - 2];
-    size_t n = colon ? (size_t)(colon - o->other) : 0;
-    if (n && strncmp(word, "--", 2) == 0 && strncmp(word + 2, o->other, n) == 0 &&
-        strcspn(word + 2, "=") == n)
-        misuse("--%s", o->other);
 }
 
 bool
@@ -365,9 +259,9 @@ cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
     opterr = 0;
     for (int got; (got = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (got == '?' || got == ':')
-            bad_option(c, got, argv);
+            unknown_option(c, got, argv);
         size_t i = row_of(c, got);
-        check_other(&c->options[i], argv);
+        unknown_check(c, got, argv);
         note_argument(&replaced[i], &c->options[i], optarg);
         c->given[i] = true;
         take(&c->options[i], optarg);

@@ -51,9 +51,8 @@ struct cmd_option {
     const char *const *words;      // of a text or choice, NULL behind the last
     const char *(*word)(size_t i); // or word i, NULL behind the last
     void (*call)(const struct cmd_option *o, const char *arg);
-    const char *other; // "NAME: words": NAME is no abbreviation of it, but misuse
-    bool file;         // the argument is the name of a file or directory
-    bool repeatable;   // each argument counts
+    bool file;       // the argument is the name of a file or directory
+    bool repeatable; // each argument counts
 };
 
 /* true */
@@ -79,7 +78,7 @@ struct cmd_option {
 #define CMD_CALL(p, function)             .type = CMD_IS_CALL, .to.any = (p), .call = (function)
 #define CMD_CALL_WITH(p, function, value) CMD_CALL(p, function), .low = (value)
 /* The same for an option whose arguments add up. */
-#define CMD_EACH(p, function) CMD_CALL(p, function), .repeatable = true
+#define CMD_EACH(p, function)             CMD_CALL(p, function), .repeatable = true
 
 /* Whole rows, of options that several commands have. */
 #define CMD_THREADS(p)                                                                 \
@@ -113,7 +112,8 @@ void cmd_take_compat(const struct cmd_option *o, const char *arg);  // bool
 void cmd_take_help(const struct cmd_option *o, const char *arg);    // struct cmd
 void cmd_take_version(const struct cmd_option *o, const char *arg); // struct cmd
 
-enum { CMD_MAX_OPTIONS = 96 };
+/* CMD_ROW + i is what getopt_long returns for row i of a table, which is no letter. */
+enum { CMD_MAX_OPTIONS = 96, CMD_ROW = 256 };
 
 struct cmd {
     const char *name;     // of the program, for messages
@@ -143,6 +143,9 @@ uint64_t cmd_gb(const char *option, const char *arg); // bytes, of GB or with a 
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
 /* The argument of -j, or with NULL all processors; at most 32 are used. */
 unsigned cmd_threads(const char *arg);
+/* A word that the option does not take is misuse: say what it is here, if another program has
+ * it, then what was expected. */
+_Noreturn void cmd_refuse_word(const char *option, const char *arg, const char *want);
 /* Index of arg among the NULL-terminated words, or misuse. */
 unsigned cmd_word(const char *option, const char *arg, const char *const *words);
 

@@ -269,34 +269,6 @@ long_options() {
     done
 }
 
-@test "other programs' words for an option suggest it" {
-    local p word option
-    while read -r p word option; do
-        misuse "$p" "--$word" 1
-        [ "${stderr_lines[0]}" = "$p: --$word: unknown option: expected --$option? --help lists all" ] ||
-            { echo "${stderr_lines[0]}" && false; }
-    done <<'EOF'
-trainstep learning-rate lr
-trainstep learning_rate lr
-trainstep batch-size batch
-trainstep num-epochs epochs
-generate temperature temp
-generate max-new-tokens max-tokens
-generate tokenizer-path tokenizer
-trainstep num-train-epochs epochs
-EOF
-    # What merely begins or ends with an option of ours may mean something else.
-    for word in gradient-accumulation-steps save-steps data-seed eval-batch-size; do
-        misuse trainstep "--$word" 1
-        [ "${stderr_lines[0]}" = "trainstep: --$word: unknown option; --help lists them" ]
-    done
-    # Half a word of a help text is none, and a word from its middle may be.
-    misuse trainstep --learning-rat 1
-    [ "${stderr_lines[0]}" = 'trainstep: --learning-rat: unknown option; --help lists them' ]
-    misuse trainstep --earning-rate 1
-    [ "${stderr_lines[0]}" = 'trainstep: --earning-rate: unknown option; --help lists them' ]
-}
-
 @test "an ambiguous abbreviation is refused" {
     misuse datcat --ver "$IN/m.dat"
     [ "${stderr_lines[0]}" = "datcat: --ver: is the beginning of --verify, --verbose, --version: expected one of them" ]

@@ -104,7 +104,7 @@ setup() {
 }
 
 @test "what is no option of a program, but of another one" {
-    local words='--quant: the checkpoint has its quantizer; datpack --to ckpt --quant NAME makes one with another'
+    local words='--quant: unknown option: not here: the checkpoint has its quantizer; datpack --to ckpt --quant NAME makes one with another'
     refuse "$words" trainstep --quant sweep start.ckpt
     refuse "$words" trainstep --quant=sweep start.ckpt
     refuse "$words" trainstep start.ckpt --quant sweep

@@ -150,3 +150,65 @@ EOT
 0|is too small
 EOT
 }
+
+@test "what other programs call an option or a word is answered with ours, or with why it is not here" {
+    python3 "$HERE/elsewhere.py" "$root/cmd/elsewhere.c" >asked || { cat asked && false; }
+    [ "$(tail -n 1 asked)" -ge 600 ]
+    rm asked
+    # Capitals, underscores and an argument behind "=" make no difference.
+    local o
+    for o in --gradient-accumulation-steps --gradient_accumulation_steps --Gradient_Accumulation-Steps; do
+        refuse "$o: unknown option: here it is --accum A: passes of a step" trainstep $o 4 start.ckpt
+        refuse "$o: unknown option: here it is --accum A: passes of a step" trainstep $o=4 start.ckpt
+        refuse "$o: unknown option: here it is --accum A: passes of a step" trainstep start.ckpt $o
+    done
+    refuse '--optim: unknown option: not here: AdamW is the only optimizer' trainstep --optim adamw_8bit x
+    refuse '--lora_r: unknown option: not here: nibble trains all weights' trainstep --lora_r 16 x
+    refuse '--max_steps: unknown option: here it is --until STEP' trainstep --max_steps 60 x
+    refuse '--loss: L1: here it is scalar: want one of ce, scalar' trainstep --loss L1 x
+    refuse '--schedule: cosine_with_warmup: here it is cosine, with --warmup N' trainstep --schedule cosine_with_warmup x
+    refuse '--device: gpu: here it is cuda: want cpu, cuda, cuda:N or auto' generate --device gpu x
+    refuse '--dtype: Float16: here it is f16' nvquant --dequant --dtype Float16 -o x.dat y
+    # Letters: alone, in one word with others, and where the first of them is one of ours.
+    refuse '-m: unknown option: not here: MODEL is an operand' generate -m model.safetensors -p x
+    refuse '-ngl: unknown option: not here: all layers are on' generate model.safetensors -ngl 99
+    refuse '-cnv: unknown option: here it is --chat' generate -cnv model.safetensors
+    refuse '-c: unknown option: here it is --context N' generate -qc 4096 model.safetensors
+    refuse '-fa: unknown option: not here: attention' generate -fa model.safetensors
+    refuse '-hf: unknown option: not here: nothing is downloaded; hf download' generate -hf a/b
+    # An argument that looks like one of these is an argument.
+    run -2 --separate-stderr generate -p -m nosuch.safetensors
+    [[ $stderr == *'nosuch.safetensors: No such file'* ]]
+    # What begins one of ours is an abbreviation, unless another program has that name.
+    trainstep -q --epoch 1 -d a.tok start.ckpt >table
+    refuse '--gpu: unknown option: here it is --device NAME' trainstep --gpu 0 -d a.tok start.ckpt
+    refuse '--gpu: unknown option: here it is --device NAME' trainstep -d a.tok start.ckpt --gpu
+}
+
+@test "a guess is made only where it is close: a letter or two, or the same words" {
+    local word option
+    while read -r word option; do
+        refuse "trainstep: --$word: unknown option: expected --$option? --help lists all" trainstep "--$word" 1
+    done <<'EOT'
+batchs batch
+sead seed
+save-evrey save-every
+memory-limmits memory-limit
+weight_decay weight-decay
+train_last_layers train-last-layers
+Save-Every save-every
+num-seed seed
+batch-size-total batch
+log-file log
+keep-best-path keep-best
+EOT
+    # No option is near.  Its help has some of these words, and some begin or end like one of ours.
+    for word in zzzz bach2s eval-everything maximum-skips optimise rate-of-learning optimizer-state \
+        gradients log-level-file time-limit eval-memory from-scratch keep chunk-rowsandmore; do
+        run -2 --separate-stderr trainstep "--$word" 1
+        [[ $stderr == "trainstep: --$word: unknown option; --help lists them" ||
+            $stderr == "trainstep: --$word: is the beginning of "* ]] || { echo "$stderr" && false; }
+    done
+    refuse 'generate: --tokens: unknown option: expected --max-tokens?' generate --tokens 3 x
+    refuse 'generate: --penalty: unknown option: expected --repeat-penalty?' generate --penalty 3 x
+}

@@ -121,10 +121,7 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.new_teacher) },
     { 0, "train-last-layers", "N", "freeze all other weights (0: train all)", SETTING },
     { 0, "quant-from", "N", "first quantized step, or 0.x of --total-steps (0)",
-      SETTING,
-      .other =
-          "quant: the checkpoint has its quantizer; datpack --to ckpt --quant NAME "
-          "makes one with another" },
+      SETTING },
     { 0, "spike", "Z", "skip steps Z deviations above the mean (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
       CMD_U64(&cfg.max_skips, 1, UINT32_MAX) },
