@@ -18,6 +18,7 @@ CORE_SRCS = \
 	lib/core/dtype.c \
 	lib/core/err.c \
 	lib/core/feed.c \
+	lib/core/foreign.c \
 	lib/core/guard.c \
 	lib/core/hash.c \
 	lib/core/isa.c \

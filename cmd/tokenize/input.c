@@ -9,6 +9,7 @@
 #include "cmd/tokenize/array.h"
 #include "cmd/tokenize/tokenize.h"
 
+#include "lib/core/foreign.h"
 #include "lib/core/par.h"
 
 #include <errno.h>
@@ -401,6 +402,8 @@ read_input(struct input_reader *f, const char *path)
         return err_set(f->err, ERR_FORMAT,
                        "%s: byte 0: expected a .tok or lines of ids, found the end",
                        f->name);
+    if (foreign_file(f->name, f->text, f->have, FOREIGN_FOR_TEXT, f->err) < 0)
+        return -1;
     if (!tok_sniff(f->text, f->have))
         return read_lines(f);
     if (!f->c->decode)

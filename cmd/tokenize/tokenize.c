@@ -3,6 +3,7 @@
 #include "cmd/tokenize/tokenize.h"
 
 #include "cmd/suffix.h"
+#include "lib/core/foreign.h"
 #include "lib/core/num.h"
 #include "lib/core/path.h"
 
@@ -208,6 +209,8 @@ check_operands(const struct config_tokenize *c, char **paths, size_t n, struct e
         stdins += is_stdin;
         if (stdins > 1)
             return err_set(err, ERR_USAGE, "-: standard input can be read once");
+        if (!is_stdin && foreign_path(paths[i], FOREIGN_FOR_TEXT, err) < 0)
+            return -1;
         if ((is_stdin ? fstat(STDIN_FILENO, &st) : stat(paths[i], &st)) < 0)
             return err_set(err, ERR_IO,
                            "%s:", text_quote(q, paths[i], strlen(paths[i])));

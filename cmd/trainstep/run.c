@@ -80,6 +80,8 @@ open_checkpoint(struct run *r, const char *path)
     bool is_model = !r->in.training.master && r->o->dry_run;
     if (is_model)
         plan_for_model(r);
+    if (!r->in.training.master && store_check_model(&r->in, &r->err) < 0)
+        die_err(&r->err);
     if (!r->in.training.master)
         die(EXIT_TROUBLE, "%s: not a checkpoint; datpack --to ckpt makes one",
             r->in.name);

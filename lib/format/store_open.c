@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* store_open: which container a path is, and reading it. */
+#include "lib/core/foreign.h"
 #include "lib/format/kinds.h"
 #include "lib/format/tok.h"
 
@@ -34,6 +35,18 @@ read_and_check(struct store *s)
     return rc < 0 ? err_set(mine, parse.kind, "%s", parse.msg) : 0;
 }
 
+/* A file that was refused may be of a kind that another program converts: then that is the
+ * better message.  -1. */
+static int
+file_refused(struct store *s)
+{
+    const struct map *m = &s->files[0];
+    const char *shown = strcmp(s->path, "-") == 0 ? s->name : s->path;
+    if (s->err->kind == ERR_FORMAT)
+        foreign_file(shown, m->data, m->size, FOREIGN_FOR_TENSORS, s->err);
+    return -1;
+}
+
 /* What is no .dat may be a container that cannot be read from standard input: then that
  * is the better message. */
 static int
@@ -41,7 +54,7 @@ stdin_refused(struct store *s)
 {
     const struct container *c = container_of_bytes(&s->files[0]);
     if (s->err->kind != ERR_FORMAT || !c || c == s->kind)
-        return -1;
+        return file_refused(s);
     *s->err = (struct err){ 0 };
     return err_set(s->err, ERR_FORMAT,
                    "%s: begins like a %s, and standard input is read as a %s; name the "
@@ -103,12 +116,13 @@ open_file(struct store *s)
             s->name);
     if (s->bytes == 0)
         return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
-    if (is_text(s))
-        return err_set(s->err, ERR_FORMAT,
-                       "%s: byte 0: is a text: expected tensors; tokenize makes "
-                       "samples of a text",
-                       s->name);
-    return read_and_check(s);
+    if (!is_text(s))
+        return read_and_check(s) < 0 ? file_refused(s) : 0;
+    err_fill(
+        s->err, ERR_FORMAT,
+        "%s: byte 0: is a text: expected tensors; tokenize makes samples of a text",
+        s->name);
+    return file_refused(s);
 }
 
 int
@@ -130,10 +144,48 @@ store_open(struct store *s, const char *path, const struct store_options *opt,
             return err_set(err, ERR_MEMORY, "out of memory");
         return open_stdin(s);
     }
-    if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) {
+    bool exists = stat(s->path, &st) == 0;
+    if (exists && S_ISDIR(st.st_mode)) {
         s->kind = container_of_directory;
         s->is_directory = true;
-        return read_and_check(s);
+        if (read_and_check(s) < 0) {
+            foreign_path(path, FOREIGN_FOR_TENSORS, err);
+            return -1;
+        }
+        return 0;
     }
+    if (!exists && foreign_path(path, FOREIGN_FOR_TENSORS, err) < 0)
+        return -1;
     return open_file(s);
+}
+
+#define NOT_HERE                                                                       \
+    "expected f32, bf16, f16 or NVFP4; take the model that it was made from"
+
+/* What ends the name of a tensor that no whole model of floats or NVFP4 has. */
+static const struct {
+    const char *ending, *what;
+} partial[] = {
+    { ".lora_A.weight",
+      "is of a LoRA adapter: expected a whole model; python3 -c \"from peft import "
+      "AutoPeftModelForCausalLM as M; M.from_pretrained('DIR', torch_dtype='auto')"
+      ".merge_and_unload().save_pretrained('OUT')\" merges the adapter in DIR" },
+    { ".absmax", "is of bitsandbytes (NF4 or FP4): " NOT_HERE },
+    { ".quant_map", "is of bitsandbytes (NF4 or FP4): " NOT_HERE },
+    { ".qzeros", "is of GPTQ or AWQ: " NOT_HERE },
+    { ".weight_scale_inv", "is of FP8 in blocks: " NOT_HERE },
+};
+
+int
+store_check_model(const struct store *s, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        struct slice name = { s->tensors[i].name, s->tensors[i].name_len };
+        for (size_t k = 0; k < sizeof partial / sizeof *partial; k++)
+            if (slice_ends(name, partial[k].ending))
+                return err_set(err, ERR_FORMAT, "%s: tensor \"%s\": %s", s->name,
+                               text_quote(q, name.p, name.n), partial[k].what);
+    }
+    return 0;
 }

@@ -2,6 +2,7 @@
 /* tok: see tok.h. */
 #include "lib/format/tok.h"
 
+#include "lib/core/foreign.h"
 #include "lib/core/json.h"
 #include "lib/core/num.h"
 #include "lib/format/mp.h"
@@ -552,6 +553,9 @@ check_kind(struct tok_reader *r)
                        "tokenize makes",
                        r->name);
     if (*r->data != *magic &&
+        foreign_file(r->name, r->data, n, FOREIGN_FOR_SAMPLES, r->err) < 0)
+        return -1;
+    if (*r->data != *magic &&
         text_is_plain((const char *)r->data, n < TOK_PROLOGUE ? n : TOK_PROLOGUE))
         return err_set(r->err, ERR_FORMAT,
                        "%s: byte 0: is a text: expected a .tok of samples, as tokenize "
@@ -1009,7 +1013,8 @@ tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err
     struct slice none = { NULL, 0 };
     if (strcmp(path, "-") == 0)
         return tok_stream(r, STDIN_FILENO, path, none, flags, err);
-    if (begin(r, path, flags, err) < 0)
+    if (begin(r, path, flags, err) < 0 ||
+        foreign_path(path, FOREIGN_FOR_SAMPLES, err) < 0)
         return -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)

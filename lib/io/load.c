@@ -50,7 +50,8 @@ model_open(struct model *m, const char *path, const struct load_options *o,
                                  .tmpdir = o->io->tmpdir };
     *m = (struct model){ .o = *o, .memory = MEMORY_WEIGHTS, .err = err };
     if (store_open(&m->store, path, &opt, err) < 0 ||
-        training_check(&m->store, err) < 0 || store_load_beside(&m->store) < 0 ||
+        training_check(&m->store, err) < 0 || store_check_model(&m->store, err) < 0 ||
+        store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
     io_warn_lines(o->io, &m->store.warnings);

@@ -13,6 +13,7 @@
  */
 #include "lib/text/tokenizer.h"
 
+#include "lib/core/foreign.h"
 #include "lib/core/json.h"
 #include "lib/core/map.h"
 #include "lib/text/split.h"
@@ -787,7 +788,8 @@ load(struct tokenizer *t, const char *name, struct slice text, struct err *err)
 static char *
 read_whole(struct map *m, const char *path, struct guard *g, struct err *err)
 {
-    if (map_open(m, path, g, err) < 0)
+    if (foreign_path(path, FOREIGN_FOR_TOKENIZER, err) < 0 ||
+        map_open(m, path, g, err) < 0)
         return NULL;
     char *text = malloc(m->size + 1);
     if (!text)
@@ -801,7 +803,7 @@ read_whole(struct map *m, const char *path, struct guard *g, struct err *err)
 struct tokenizer *
 tokenizer_open(const char *path, struct guard *g, struct err *err)
 {
-    struct map m;
+    struct map m = { .fd = -1 };
     struct tokenizer *t = NULL;
     int rc = -1;
     char *text = read_whole(&m, path, g, err);

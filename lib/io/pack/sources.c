@@ -14,8 +14,13 @@ open_source(struct plan *p, struct input *in, const char *path)
                                  .strict = p->c->strict,
                                  .whole_pairs = p->c->quantize || p->c->dequantize,
                                  .tmpdir = p->c->io->tmpdir };
+    // What is selected by hand is up to the user.
+    bool model = (plan_target(p)->needs_model || p->c->quantize) &&
+                 !p->c->select.n_in && !p->c->select.n_out;
     if (store_open(&in->store, path, &opt, p->err) < 0 ||
-        training_check(&in->store, p->err) < 0 || store_load_beside(&in->store) < 0 ||
+        training_check(&in->store, p->err) < 0 ||
+        (model && store_check_model(&in->store, p->err) < 0) ||
+        store_load_beside(&in->store) < 0 ||
         dialect_views(&in->views, &in->store, plan_keeps_foreign(p)) < 0)
         return -1;
     io_warn_lines(p->c->io, &in->store.warnings);
