@@ -55,13 +55,12 @@ is_not_finite(const char *arg)
 
 enum { FAULT = TEXT_QUOTE + 32 };
 
-/* What is wrong with a number that was refused; low is the smallest that is taken. */
+/* The fault of a refused number, in words; low is the smallest allowed one. */
 static const char *
 fault_of(char out[FAULT], const char *arg, enum form form, double low)
 {
     size_t n = number_length(arg);
     const char *rest = arg + n;
-    char q[TEXT_QUOTE];
     if (!*arg)
         return "is empty";
     if (is_not_finite(arg))
@@ -69,6 +68,7 @@ fault_of(char out[FAULT], const char *arg, enum form form, double low)
     if (n == 0)
         return "is no number";
     if (*rest && !(strchr(suffixes[form], *rest) && rest[1] == '\0')) {
+        char q[TEXT_QUOTE];
         snprintf(out, FAULT, "\"%s\" after the number",
                  text_quote(q, rest, strlen(rest)));
         return out;

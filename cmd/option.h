@@ -77,8 +77,8 @@ struct cmd_option {
 /* Anything else: the function gets the row, and in it p and a value. */
 #define CMD_CALL(p, function)             .type = CMD_IS_CALL, .to.any = (p), .call = (function)
 #define CMD_CALL_WITH(p, function, value) CMD_CALL(p, function), .low = (value)
-/* The same for an option whose arguments add up. */
-#define CMD_EACH(p, function)             CMD_CALL(p, function), .repeatable = true
+/* CMD_CALL for a repeatable option: each argument counts. */
+#define CMD_EACH(p, function) CMD_CALL(p, function), .repeatable = true
 
 /* Whole rows, of options that several commands have. */
 #define CMD_THREADS(p)                                                                 \
@@ -133,7 +133,7 @@ int cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int arg
 /* Whether the option of that name, which the table has, was given. */
 bool cmd_given(const struct cmd *c, const char *name);
 
-/* Whether two names, of files that may not exist yet, are those of one file. */
+/* Whether two paths name one file, which may not exist yet. */
 bool cmd_one_file(const char *a, const char *b);
 
 /* The argument of an option as a number, or misuse. */
@@ -143,8 +143,8 @@ uint64_t cmd_gb(const char *option, const char *arg); // bytes, of GB or with a 
 uint64_t cmd_bytes(const char *option, const char *arg, uint64_t low);
 /* The argument of -j, or with NULL all processors; at most 32 are used. */
 unsigned cmd_threads(const char *arg);
-/* A word that the option does not take is misuse: say what it is here, if another program has
- * it, then what was expected. */
+/* Misuse: the option does not take that word.  The message names our word for it, if another
+ * program has it, then the words that are wanted. */
 _Noreturn void cmd_refuse_word(const char *option, const char *arg, const char *want);
 /* Index of arg among the NULL-terminated words, or misuse. */
 unsigned cmd_word(const char *option, const char *arg, const char *const *words);

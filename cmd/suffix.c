@@ -62,8 +62,10 @@ suffix_settle(const char *out, const char **to, bool *directory)
     if (!*to)
         *to = writer_kind_of(out);
     if (!*to)
-        misuse("%s: which container? its suffix names none: --to KIND chooses one",
-               out);
+        misuse("%s: which container? its suffix names none: expected .dat, "
+               ".safetensors, .gguf or .ckpt, or a final / for a directory; --to KIND "
+               "chooses one",
+               text_quote(q, out, strlen(out)));
     kind = writer_traits(*to);
     if (*directory && !kind->to_directory)
         misuse("%s: a %s is a file, not a directory", out, *to);

@@ -11,7 +11,7 @@
 
 enum { MAX_NAME = 64 };
 
-/* If another program has an option of that name, say what it is here. */
+/* The option of another program is misuse; the message names ours. */
 static void
 check_elsewhere(const struct cmd *c, const char *word)
 {
@@ -168,10 +168,10 @@ unknown_option(const struct cmd *c, int what, char **argv)
 {
     const char *word = argv[optind - 1];
     char q[TEXT_QUOTE];
-    if (what == ':')
+    if (what == ':') {
         check_elsewhere(c, word);
-    if (what == ':')
         misuse("%s: needs an argument; --help tells which", word);
+    }
     if (optopt >= CMD_ROW) // a long option that takes no argument was given one
         misuse("%s: takes no argument", text_quote(q, word, strlen(word)));
     if (optopt)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
-# shellcheck disable=SC2154  # output, stderr: set by run
+# shellcheck disable=SC2154,SC2016  # output, stderr: set by run; $c is part of a name
 # Files and directories of other programs: each is named as what it is, with the line that helps.
 
 load common
@@ -109,6 +109,7 @@ old.bin|an old file of PyTorch (a pickle)
 p.safetensors|a pointer of git-lfs, not the file itself
 p.dat|a pointer of git-lfs, not the file itself
 page.safetensors|a web page
+config.json|a file that belongs to a model
 saved|a datasets directory
 splits|a datasets directory with several splits
 hub|a directory of Parquet files
@@ -168,6 +169,10 @@ EOT
     refuse "m.pt: is a file of PyTorch (a zip archive): expected JSONL" tokenize -o out.tok m.pt
     refuse "texts: is a directory: expected JSONL, TSV, lines of text or ids; name its files: texts/*.jsonl" \
         tokenize -o out.tok texts
+    mkdir model
+    cp model.safetensors config.json tokenizer.json model
+    refuse "model/: is a model directory: expected JSONL * -t model takes its tokenizer" tokenize -o out.tok model/
+    refuse "model.safetensors: is a file of tensors (safetensors): expected JSONL" tokenize -o out.tok model.safetensors
     # A stream, too; its name is not known.
     refuse "<stdin>: is a Parquet file: expected JSONL" tokenize -o out.tok <x.parquet
     refuse "is compressed by gzip: expected a .tok" trainstep start.ckpt <x.jsonl.gz
@@ -186,6 +191,12 @@ EOT
     cp p.json tokenizer.json
     refuse "tokenizer.json: is a pointer of git-lfs" generate -p x model.safetensors
     refuse "x.zip: is a zip archive: expected a tokenizer.json" tokenize -t x.zip -o out.tok texts/a.jsonl
+    refuse "model.safetensors: is a file of tensors (safetensors): expected a tokenizer.json" \
+        generate -t model.safetensors -p x model.safetensors
+    refuse "config.json: is a file that belongs to a model: expected a tokenizer.json; it may be in the same directory" \
+        tokenize -t config.json -o out.tok texts/a.jsonl
+    refuse "8: No such file or directory: expected a tokenizer.json; -j 8 sets the number of threads" \
+        generate -t 8 -p x model.safetensors
     refuse "Qwen/Qwen3-4B: No such file or directory: expected a tokenizer.json; * hf download Qwen/Qwen3-4B --local-dir Qwen3-4B" \
         tokenize -t Qwen/Qwen3-4B -o out.tok texts/a.jsonl
 }

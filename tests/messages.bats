@@ -72,9 +72,11 @@ setup() {
             trainstep -d $text start.ckpt
         refuse "$text: byte 0: is a text: expected a .tok" trainstep -d ids.tok --eval $text start.ckpt
         refuse "$text: byte 0: is a text: expected a .tok" generate --score $text model.safetensors
+        [ "$text" != config.json ] || continue
         refuse "$text: byte 0: is a text: expected tensors; tokenize makes samples" trainstep $text
         refuse "$text: byte 0: is a text: expected tensors" datcat $text
     done
+    refuse 'config.json: is a file that belongs to a model: expected a model' trainstep config.json
     : >none
     refuse 'none: byte 0: it is empty: expected a .tok of samples' trainstep -d none start.ckpt
     # Whatever the name of a .dat holds, it is read as one.

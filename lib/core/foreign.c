@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Commands; @ stands for the path.  doc/from-hf.md has them, too. */
+/* Commands; @ stands for the path. */
 #define PARQUET_TO_JSONL                                                               \
     "python3 -c \"from datasets import Dataset; "                                      \
     "Dataset.from_parquet('@').to_json('@.jsonl')\""
@@ -68,7 +68,8 @@ is_plain(const char *path)
         if ((unsigned char)path[i] < 0x80 && !isalnum((unsigned char)path[i]) &&
             !strchr("._-/+=,:%", path[i]))
             return false;
-    return n > 0 && n <= LONGEST && *path != '-' && utf8_check(path, n) == n;
+    return n > strspn(path, "./") && n <= LONGEST && *path != '-' &&
+           utf8_check(path, n) == n;
 }
 
 static void
@@ -223,6 +224,13 @@ pointer_file(const char *path, enum foreign_want want, struct err *err)
     return rc;
 }
 
+/* The length of the header, which is a JSON object. */
+static bool
+is_safetensors(const uint8_t *head, size_t n)
+{
+    return n > 9 && head[5] == 0 && head[6] == 0 && head[7] == 0 && head[8] == '{';
+}
+
 static bool
 is_web_page(const char *head, size_t n)
 {
@@ -251,6 +259,12 @@ foreign_file(const char *path, const void *data, size_t n, enum foreign_want wan
         return fill(err, path, "a file of Arrow", want, FOR_DATA, ARROW_TO_JSONL);
     if (n >= sizeof pointer && memcmp(head, pointer, sizeof pointer - 1) == 0)
         return pointer_file(path, want, err);
+    if (want == FOREIGN_FOR_TEXT && n >= 4 && memcmp(head, "GGUF", 4) == 0)
+        return fill(err, path, "a model (GGUF)", want, FOR_WEIGHTS, "");
+    if ((want == FOREIGN_FOR_TEXT || want == FOREIGN_FOR_TOKENIZER) &&
+        is_safetensors(head, n))
+        return fill(err, path, "a file of tensors (safetensors)", want, FOR_WEIGHTS,
+                    "");
     if (want != FOREIGN_FOR_TEXT && is_web_page(data, n))
         return fill(err, path, "a web page", want, FOR_ALL, DOWNLOAD);
     return 0;
@@ -271,7 +285,7 @@ static void
 note_name(struct contents *c, const char *leaf, enum foreign_want want)
 {
     static const char *const models[] = { ".gguf", ".ckpt", ".dat", ".safetensors" },
-                             *const texts[] = { ".jsonl", ".json", ".tsv", ".txt" };
+                             *const texts[] = { ".jsonl", ".tsv", ".txt" };
     c->weights |= strcmp(leaf, "model.safetensors") == 0 ||
                   strcmp(leaf, "model.safetensors.index.json") == 0;
     c->adapter |= strcmp(leaf, "adapter_config.json") == 0;
@@ -282,11 +296,11 @@ note_name(struct contents *c, const char *leaf, enum foreign_want want)
     c->parquet |= ends(leaf, ".parquet");
     c->snapshots |= strcmp(leaf, "snapshots") == 0;
     bool other = want == FOREIGN_FOR_TENSORS && strncmp(leaf, "checkpoint-", 11) == 0;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         other |= want == FOREIGN_FOR_TENSORS && ends(leaf, models[i]);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (ends(leaf, texts[i]) && !c->text[0])
             snprintf(c->text, sizeof c->text, "%s", texts[i]);
-    }
     // The last in order: of checkpoints the newest, if their numbers have equal lengths.
     if (other && strlen(leaf) < MAX_LEAF && strcmp(leaf, c->other) > 0)
         snprintf(c->other, sizeof c->other, "%s", leaf);
@@ -357,6 +371,9 @@ foreign_directory(const char *path, enum foreign_want want, struct err *err)
                     FOR_ALL, "name the directory below @/snapshots");
     if (tensors && c.other[0])
         return name_other(&c, path, want, err);
+    if (text && c.weights)
+        return fill(err, path, "a model directory", want, FOR_ALL,
+                    "-t @ takes its tokenizer");
     if (text && c.text[0]) {
         char how[32];
         snprintf(how, sizeof how, "name its files: @/*%s", c.text);
@@ -365,6 +382,34 @@ foreign_directory(const char *path, enum foreign_want want, struct err *err)
     return want == FOREIGN_FOR_TENSORS
                ? 0
                : fill(err, path, "a directory", want, FOR_ALL, "name a file in it");
+}
+
+/* ---- names of files that models have ---------------------------------------------- */
+
+int
+foreign_part(const char *path, enum foreign_want want, struct err *err)
+{
+    static const char *const names[] = {
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
+        "tokenizer.model",
+        "special_tokens_map.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "model.safetensors.index.json",
+    };
+    const char *slash = strrchr(path, '/'), *leaf = slash ? slash + 1 : path;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(leaf, names[i]) == 0)
+            return fill(err, path, "a file that belongs to a model", want, FOR_ALL,
+                        want == FOREIGN_FOR_TENSORS
+                            ? "name the directory that it is in"
+                            : "it may be in the same directory");
+    return 0;
 }
 
 /* ---- what does not exist ---------------------------------------------------------- */
@@ -398,6 +443,11 @@ foreign_absent(const char *path, enum foreign_want want, struct err *err)
     if (strncmp(path, "https://", 8) == 0 || strncmp(path, "http://", 7) == 0)
         return fill(err, path, "an address, from which nothing is downloaded", want,
                     FOR_ALL, DOWNLOAD);
+    if (want == FOREIGN_FOR_TOKENIZER && !path[strspn(path, "0123456789")])
+        return err_set(err, ERR_IO,
+                       "%s: No such file or directory: expected %s; -j %s sets the "
+                       "number of threads",
+                       q, wanted[want], q);
     if (!is_repository(path))
         return 0;
     *err = (struct err){ 0 };

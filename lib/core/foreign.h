@@ -27,5 +27,7 @@ int foreign_file(const char *path, const void *head, size_t n, enum foreign_want
 /* The same for what the path names: a directory, what does not exist but may be a repository
  * (OWNER/NAME), or a regular file, whose first bytes are read. */
 int foreign_path(const char *path, enum foreign_want want, struct err *err);
+/* The same for a file that was refused, if its name is that of another file of a model. */
+int foreign_part(const char *path, enum foreign_want want, struct err *err);
 
 #endif

@@ -112,8 +112,8 @@ struct store {
 int store_open(struct store *s, const char *path, const struct store_options *opt,
                struct err *err);
 void store_close(struct store *s);
-/* 0, or -1 if the names of its tensors are those of a LoRA adapter, or of a quantization that is
- * not read.  For those who need a model; others take such tensors as they are. */
+/* 0, or -1 if tensor names show a LoRA adapter or a quantization that is not read.  Programs that
+ * need a model call it; others accept such tensors. */
 int store_check_model(const struct store *s, struct err *err);
 const char *store_kind(const struct store *s);
 const struct traits *store_traits(const struct store *s);

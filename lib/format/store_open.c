@@ -42,8 +42,9 @@ file_refused(struct store *s)
 {
     const struct map *m = &s->files[0];
     const char *shown = strcmp(s->path, "-") == 0 ? s->name : s->path;
-    if (s->err->kind == ERR_FORMAT)
-        foreign_file(shown, m->data, m->size, FOREIGN_FOR_TENSORS, s->err);
+    if (s->err->kind == ERR_FORMAT &&
+        foreign_file(shown, m->data, m->size, FOREIGN_FOR_TENSORS, s->err) == 0)
+        foreign_part(shown, FOREIGN_FOR_TENSORS, s->err);
     return -1;
 }
 
@@ -162,7 +163,7 @@ store_open(struct store *s, const char *path, const struct store_options *opt,
 #define NOT_HERE                                                                       \
     "expected f32, bf16, f16 or NVFP4; take the model that it was made from"
 
-/* What ends the name of a tensor that no whole model of floats or NVFP4 has. */
+/* Endings of tensor names that show an adapter or a quantization that is not read. */
 static const struct {
     const char *ending, *what;
 } partial[] = {

@@ -813,6 +813,10 @@ tokenizer_open(const char *path, struct guard *g, struct err *err)
     if (t) {
         hash_add(h, text, m.size);
         rc = load(t, m.name, (struct slice){ text, m.size }, err);
+        const char *slash = strrchr(path, '/');
+        bool named = strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0;
+        if (rc < 0 && !named && err->kind == ERR_FORMAT)
+            foreign_part(path, FOREIGN_FOR_TOKENIZER, err);
     }
     if (h)
         hash_end(h, t ? t->sha256 : NULL);
