@@ -205,6 +205,7 @@ CMD_SRCS = \
 	cmd/cmd.c \
 	cmd/device.c \
 	cmd/elsewhere.c \
+	cmd/learn.c \
 	cmd/messages.c \
 	cmd/nearest.c \
 	cmd/number.c \

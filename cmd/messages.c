@@ -2,14 +2,17 @@
 /* messages: see messages.h. */
 #include "cmd/messages.h"
 
+#include "cmd/learn.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const sharegpt_roles[][2] = { { "human", "user" },
                                                  { "gpt", "assistant" },
                                                  { NULL, NULL } };
-const struct message_keys messages_openai = { "role", "content", NULL };
-const struct message_keys messages_sharegpt = { "from", "value", sharegpt_roles };
+const struct message_keys messages_openai = { "role", "content", NULL, false };
+const struct message_keys messages_training = { "role", "content", NULL, true };
+const struct message_keys messages_sharegpt = { "from", "value", sharegpt_roles, true };
 
 static struct message *
 add_message(struct messages *m)
@@ -38,9 +41,65 @@ messages_refuse_tools(struct json *j, const char *key)
     return json_fail(j, at, "\"%s\": tools are not supported", key);
 }
 
+/* ---- keys that exclude ------------------------------------------------------------- */
+
+/* Read the value of a key in training data that may exclude text. */
+static int
+read_learn(struct json *j, struct slice key, struct learn *l)
+{
+    size_t at = j->pos;
+    struct slice raw;
+    char q[TEXT_QUOTE];
+    if (json_skip(j, &raw) < 0)
+        return -1;
+    *l = learn_judge(LEARN_MESSAGE, key, raw);
+    if (l->verdict == LEARN_REFUSED)
+        return json_fail(j, at, "\"%s\": expected %s, found %s", l->key, l->wants,
+                         text_quote(q, raw.p, raw.n));
+    return 0;
+}
+
+/* Parts of a message are learnt all or none. */
+static int
+take_part_learn(struct json *j, struct slice key)
+{
+    size_t at = j->pos;
+    struct learn l;
+    if (read_learn(j, key, &l) < 0)
+        return -1;
+    if (l.verdict != LEARN_EXCLUDED)
+        return 0;
+    return json_fail(j, at,
+                     "\"%s\": expected it beside \"role\": a part of a message cannot "
+                     "be excluded alone",
+                     l.key);
+}
+
+/* What the keys of a message said about learning it. */
+struct excluding {
+    const char *included; // the key that asks for it; NULL: none
+    size_t at;            // its value
+};
+
+static int
+take_learn(struct json *j, struct slice key, struct message *m, struct excluding *x)
+{
+    size_t at = j->pos;
+    struct learn l;
+    if (read_learn(j, key, &l) < 0)
+        return -1;
+    if (l.verdict == LEARN_EXCLUDED)
+        m->context = true;
+    if (l.verdict == LEARN_INCLUDED)
+        *x = (struct excluding){ l.key, at };
+    return 0;
+}
+
+/* ---- a message ----------------------------------------------------------------------- */
+
 /* Append the text of {"type":"text","text":...}. */
 static int
-take_part(struct json *j, struct buf *text)
+take_part(struct json *j, struct buf *text, bool training)
 {
     struct slice key, type = { NULL, 0 }, words = { NULL, 0 };
     size_t at = j->pos;
@@ -52,6 +111,8 @@ take_part(struct json *j, struct buf *text)
             json_string(j, &type);
         else if (slice_is(key, "text"))
             json_string(j, &words);
+        else if (training)
+            take_part_learn(j, key);
         else
             json_skip(j, NULL);
     }
@@ -67,12 +128,12 @@ take_part(struct json *j, struct buf *text)
 }
 
 static int
-take_parts(struct json *j, struct slice *s)
+take_parts(struct json *j, struct slice *s, bool training)
 {
     struct buf text = { 0 };
     int more, rc = json_array(j);
     while (rc == 0 && (more = json_item(j)) != 0)
-        rc = more < 0 ? -1 : take_part(j, &text);
+        rc = more < 0 ? -1 : take_part(j, &text, training);
     if (rc == 0)
         rc = buf_ok(&text, j->err);
     if (rc == 0) {
@@ -84,11 +145,19 @@ take_parts(struct json *j, struct slice *s)
     return rc;
 }
 
-/* Text, or an array of parts that are texts. */
+/* Text, or an array of parts that are texts.  null leaves *s without text: *null is where. */
 static int
-take_content(struct json *j, struct slice *s)
+take_content(struct json *j, struct slice *s, size_t *null, bool training)
 {
-    return json_peek(j) == '[' ? take_parts(j, s) : json_string(j, s);
+    switch (json_peek(j)) {
+    case '[':
+        return take_parts(j, s, training);
+    case 'n':
+        *null = j->pos;
+        return json_null(j);
+    default:
+        return json_string(j, s);
+    }
 }
 
 static int
@@ -110,6 +179,9 @@ static int
 take_message(struct messages *list, struct json *j, const struct message_keys *k)
 {
     bool role = false, content = false;
+    struct excluding learn = { 0 };
+    size_t null = 0; // where a null content stands
+    char q[TEXT_QUOTE];
     struct slice key;
     int more;
     struct message *m = add_message(list);
@@ -120,11 +192,15 @@ take_message(struct messages *list, struct json *j, const struct message_keys *k
         if (slice_is(key, k->role) && once(j, &role, k->role) == 0)
             json_string(j, &m->role);
         else if (slice_is(key, k->content) && once(j, &content, k->content) == 0)
-            take_content(j, &m->content);
+            take_content(j, &m->content, &null, k->training);
         else if (slice_is(key, "reasoning_content"))
             take_reasoning(j, &m->reasoning);
         else if (slice_is(key, "tool_calls"))
             messages_refuse_tools(j, "tool_calls");
+        else if (slice_is(key, "function_call"))
+            messages_refuse_tools(j, "function_call");
+        else if (k->training)
+            take_learn(j, key, m, &learn);
         else
             json_skip(j, NULL);
     }
@@ -133,9 +209,17 @@ take_message(struct messages *list, struct json *j, const struct message_keys *k
     if (!role || !content)
         return json_fail(j, j->pos, "expected a message with \"%s\" and \"%s\"",
                          k->role, k->content);
+    if (null)
+        return json_fail(j, null, "\"%s\" is null: expected a text", k->content);
     for (size_t i = 0; k->roles && k->roles[i][0]; i++)
         if (slice_is(m->role, k->roles[i][0]))
             m->role = slice_of(k->roles[i][1]);
+    if (learn.included && !slice_is(m->role, "assistant"))
+        return json_fail(
+            j, learn.at,
+            "\"%s\": expected an assistant's message, found \"%s\": others are learnt "
+            "with --targets all only",
+            learn.included, text_quote(q, m->role.p, m->role.n));
     return 0;
 }
 

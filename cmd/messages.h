@@ -16,12 +16,15 @@ struct messages {
 struct message_keys {
     const char *role, *content;
     const char *const (*roles)[2]; // name there, name here; NULL: no others
+    bool training; // keys that exclude a message from what is learnt count
 };
-extern const struct message_keys messages_openai, messages_sharegpt;
+/* Requests and transcripts; training data; training data of ShareGPT. */
+extern const struct message_keys messages_openai, messages_training, messages_sharegpt;
 
 /* Append the messages of an array: objects with role and content, a text or an array of parts
- * that are texts, and with reasoning_content of an assistant's.  Other keys are ignored but for
- * tool calls, which are refused. */
+ * that are texts, and with reasoning_content of an assistant's.  Tool calls are refused.  In
+ * training data the keys of learn.h set message.context or are refused.  Other keys are
+ * ignored. */
 int messages_parse(struct messages *m, struct json *j, const struct message_keys *k);
 int messages_prepend(struct messages *m, struct message first, struct err *err);
 void messages_free(struct messages *m);

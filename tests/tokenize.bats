@@ -245,6 +245,107 @@ END
     piped "{\"messages\":[$m]}" 'line 1: ' -t "$T" --input jsonl --template torchsharp
 }
 
+# masks ROWS ARGUMENT...: of each sample the text that is learnt, ids of no character as @.
+masks() {
+    printf '%s\n' "$1" >masks.jsonl
+    tokenize -q -t "$T" --emit jsonl "${@:2}" masks.jsonl >masked
+    python3 -c '
+import json, os, sys
+sys.path.insert(0, os.path.dirname(os.environ["TOK"]))
+from tok import encode
+char = {encode(chr(c))[0]: chr(c) for c in range(128)}
+for line in open("masked"):
+    s = json.loads(line)
+    print("".join(char.get(i, "@") for i, m in zip(s["ids"], s["mask"]) if m))'
+}
+
+@test "weight 0, train, loss, masked: that answer is context and no target" {
+    local u='{"role":"user","content":"u"}' say how key
+    say='{"messages":['$u',{"role":"assistant","content":"first"%s},'$u',{"role":"assistant","content":"last"%s}]}'
+    # shellcheck disable=SC2059  # the row is the format
+    row() { printf "$say" "$@"; }
+    [ "$(masks "$(row '' '')")" = 'first@last@' ]
+    for key in '"weight":0' '"weight": 0.0 ' '"train":false' '"train":0' '"loss":false' '"masked":true' '"loss_weight":0'; do
+        [ "$(masks "$(row ",$key" '')")" = 'last@' ]
+        [ "$(masks "$(row '' ",$key")")" = 'first@' ]
+    done
+    for key in '"weight":1' '"weight":1.0' '"weight":null' '"train":true' '"train":null' '"loss":true' \
+        '"masked":false' '"loss_weight":1' '"train_detail":null'; do
+        [ "$(masks "$(row ",$key" '')")" = 'first@last@' ]
+    done
+    # Only the mask changes, and the key may stand before the role.
+    row ',"weight":0' '' >a.jsonl
+    row '' '' >b.jsonl
+    [ "$(tokenize -q -t "$T" --emit ids a.jsonl)" = "$(tokenize -q -t "$T" --emit ids b.jsonl)" ]
+    [ "$(masks '{"messages":['$u',{"weight":0,"content":"first","role":"assistant"},'$u',{"role":"assistant","content":"last"}]}')" = 'last@' ]
+    [ "$(masks '{"conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"a","weight":0},{"from":"gpt","value":"b"}]}')" = 'b@' ]
+    # With prompts as targets, what was excluded stays so; so does a mask in other input.
+    how=$(masks "$(row ',"weight":0' '')" --targets all)
+    [[ $how == *user*last@* ]]
+    [[ $how != *first* ]]
+    # Of a message that is no target anyway nothing changes.
+    for key in 0 1 null; do
+        [ "$(masks '{"messages":[{"role":"system","content":"s","weight":'$key'},{"role":"user","content":"u","weight":'$key'},{"role":"assistant","content":"a"}]}')" = 'a@' ]
+    done
+}
+
+@test "weight 0: without a target left a conversation is skipped and counted" {
+    printf '%s\n' '{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"bad","weight":0}]}' \
+        '{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"good","weight":1}]}' >w.jsonl
+    run -0 --separate-stderr tokenize -v -t "$T" -o w.tok w.jsonl
+    [[ $stderr == *'w.jsonl: line 1: skipped: no target after its first id'* ]]
+    [[ $stderr == *': 2 rows, '*' (5 targets), 1 skipped, 0 truncated' ]]
+    refuse 'w.jsonl: line 1: no target' tokenize -t "$T" --strict -f -o w.tok w.jsonl
+    refuse '1 rows, 1 skipped' tokenize -t "$T" -o x.tok <(head -n 1 w.jsonl) --input jsonl
+}
+
+@test "keys that exclude in another way are refused by name, never learnt" {
+    local u='{"role":"user","content":"u"}' j=(-t "$T" --input jsonl) key
+    for key in '"weight":0.5' '"weight":2' '"weight":-1' '"weight":"0"' '"weight":true' '"weight":[0]' '"loss_weight":0.3'; do
+        piped '{"text":"a"}\n{"messages":['"$u"',{"role":"assistant","content":"a",'"$key}]}" \
+            "line 2: byte * ${key%%:*}: expected 0 (not learnt) or 1, found ${key#*:}" "${j[@]}" --count
+    done
+    for key in '"train":2' '"loss":"no"' '"masked":0.5'; do
+        piped '{"messages":['"$u"',{"role":"assistant","content":"a",'"$key}]}" \
+            "line 1: byte * ${key%%:*}: expected true or false, found ${key#*:}" "${j[@]}"
+    done
+    for key in '"train_detail":[{"begin_offset":0,"end_offset":1,"train":false}]' '"loss_mask":[0,1]' '"loss_scale":0.1' '"mask":1'; do
+        piped '{"messages":['"$u"',{"role":"assistant","content":"a",'"$key}]}" \
+            "line 1: byte * ${key%%:*}: expected null: a part of a text cannot be excluded" "${j[@]}"
+    done
+    piped '{"messages":[{"role":"user","content":"u","train":true}]}' \
+        'line 1: byte * "train": expected an assistant'"'s message, found \"user\"" "${j[@]}"
+    piped '{"messages":['"$u"',{"role":"assistant","content":[{"type":"text","text":"a","weight":0}]}]}' \
+        'line 1: byte * "weight": expected it beside "role"' "${j[@]}"
+    # Of a row: another mask is refused, a row that is excluded is skipped.
+    piped '{"prompt":"a","completion":"b","completion_mask":[0,1]}' 'line 1: byte * "completion_mask": expected null' "${j[@]}"
+    piped '{"messages":['"$u"'],"mask":"User"}' '"mask": expected null' "${j[@]}"
+    piped '{"prompt":"a","completion":"b","weight":3}' '"weight": expected 0 (not learnt) or 1, found 3' "${j[@]}"
+    for key in '"weight":0' '"train":false' '"label":false' '"kto_tag":false'; do
+        printf '{"prompt":"a","completion":"b"}\n{"prompt":"a","completion":"b",%s}\n' "$key" >r.jsonl
+        run -0 --separate-stderr tokenize -v -t "$T" -f -o r.tok r.jsonl
+        [[ $stderr == *"line 2: skipped: ${key%%:*} excludes it"* ]]
+        [[ $stderr == *', 1 skipped, '* ]]
+    done
+    # What names a class, or says nothing, changes nothing.
+    for key in '"label":0' '"label":true' '"weight":1' '"train":true' '"loss":2.5' '"mask":null'; do
+        [ "$(masks '{"prompt":"a","completion":"b",'"$key}")" = b@ ]
+    done
+    [ "$(masks '{"text":"b","label":false}')" = b@ ]
+}
+
+@test "content null is refused with its line; calls are named" {
+    local u='{"role":"user","content":"u"}' j=(-t "$T" --input jsonl --count)
+    piped '{"text":"a"}\n{"messages":['"$u"',{"role":"assistant","content":null}]}' \
+        'line 2: byte 86: "content" is null: expected a text' "${j[@]}"
+    piped '{"messages":['"$u"',{"role":"assistant","content":null,"tool_calls":[]}]}' '"content" is null' "${j[@]}"
+    piped '{"conversations":[{"from":"gpt","value":null}]}' 'line 1: byte 40: "value" is null' "${j[@]}"
+    piped '{"messages":['"$u"',{"role":"assistant","content":null,"tool_calls":[{}]}]}' 'line 1: byte 91: "tool_calls": tools are not supported' "${j[@]}"
+    piped '{"messages":['"$u"',{"role":"assistant","content":"","function_call":{"name":"f"}}]}' '"function_call": tools' "${j[@]}"
+    piped '{"messages":['"$u"'],"functions":[{"name":"f"}]}' '"functions": tools' "${j[@]}"
+    [ "$(masks '{"messages":['"$u"',{"role":"assistant","content":"a","tool_calls":null,"function_call":null}],"functions":[]}')" = a@ ]
+}
+
 # shapes FILE: what the rows of FILE, objects of any known shape, must give, by tok.py's rules.
 shapes() {
     python3 - "$1" <<'END'

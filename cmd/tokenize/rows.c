@@ -5,6 +5,7 @@
 #include "cmd/tokenize/lines.h"
 #include "cmd/tokenize/shapes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,16 @@ row_once(struct json *j, bool *seen, const char *key)
         return json_fail(j, j->pos, "a second \"%s\"", key);
     *seen = true;
     return 0;
+}
+
+void
+row_exclude(struct row *r, const struct learn *l)
+{
+    if (l->verdict != LEARN_EXCLUDED || (l->only_answered && r->kind == ROW_TEXT))
+        return;
+    snprintf(r->reason, sizeof r->reason, "\"%s\" excludes it", l->key);
+    r->why = r->reason;
+    r->kind = ROW_SKIPPED;
 }
 
 /* ---- ids -------------------------------------------------------------------------- */

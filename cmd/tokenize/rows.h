@@ -3,6 +3,7 @@
 #ifndef NIBBLE_CMD_TOKENIZE_ROWS_H
 #define NIBBLE_CMD_TOKENIZE_ROWS_H
 
+#include "cmd/learn.h"
 #include "cmd/messages.h"
 #include "lib/core/arena.h"
 #include "lib/core/json.h"
@@ -22,7 +23,8 @@ enum row_kind {
 /* One row.  Its texts are borrowed from the line or live in the arena until the next. */
 struct row {
     enum row_kind kind;
-    const char *why;
+    const char *why; // ROW_SKIPPED
+    char reason[64]; // perhaps what why points to
     struct slice text, prompt, target;
     struct messages messages;
     struct rendered given; // ROW_IDS
@@ -34,6 +36,9 @@ struct row {
 int row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
               struct err *err);
 void row_free(struct row *r);
+
+/* Skip a row that l excludes from what is learnt. */
+void row_exclude(struct row *r, const struct learn *l);
 
 /* A key may occur once in an object: mark it as seen, or fail. */
 int row_once(struct json *j, bool *seen, const char *key);

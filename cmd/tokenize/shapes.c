@@ -41,6 +41,7 @@ struct object {
     struct row *row;
     struct json *j;
     struct slice value[KEYS]; // raw; p == NULL: there is no such key
+    struct learn excluded;    // by a key of the row
 };
 
 /* ---- values ------------------------------------------------------------------------ */
@@ -83,7 +84,7 @@ fill_messages(const struct object *o, enum key k)
 {
     struct json v = reader_of(o, k);
     return messages_parse(&o->row->messages, &v,
-                          k == MESSAGES ? &messages_openai : &messages_sharegpt);
+                          k == MESSAGES ? &messages_training : &messages_sharegpt);
 }
 
 /* The instruction, and behind a line feed the input if there is one. */
@@ -188,13 +189,35 @@ settle_shape(const struct object *o)
         if ((has & s->needs) != s->needs || (has & beginnings & ~s->needs & ~s->allows))
             continue;
         o->row->kind = s->kind;
-        return s->fill(o, s->k);
+        if (s->fill(o, s->k) < 0)
+            return -1;
+        row_exclude(o->row, &o->excluded);
+        return 0;
     }
     if (!(has & KEY(ERROR)))
         return fail_unknown(o->j);
     o->row->kind = ROW_SKIPPED;
     o->row->why = "an error instead of an answer";
     return 0;
+}
+
+/* Read the value of a key that belongs to no shape. */
+static int
+take_learn(struct object *o, struct slice key)
+{
+    struct json *j = o->j;
+    size_t at = j->pos;
+    struct slice raw;
+    char q[TEXT_QUOTE];
+    if (json_skip(j, &raw) < 0)
+        return -1;
+    struct learn l = learn_judge(LEARN_ROW, key, raw);
+    if (l.verdict == LEARN_EXCLUDED)
+        o->excluded = l;
+    if (l.verdict != LEARN_REFUSED)
+        return 0;
+    return json_fail(j, at, "\"%s\": expected %s, found %s", l.key, l.wants,
+                     text_quote(q, raw.p, raw.n));
 }
 
 static int
@@ -211,8 +234,10 @@ take_keys(struct object *o)
         bool seen = k < KEYS && o->value[k].p;
         if (slice_is(key, "tools"))
             messages_refuse_tools(j, "tools");
+        else if (slice_is(key, "functions"))
+            messages_refuse_tools(j, "functions");
         else if (k == KEYS)
-            json_skip(j, NULL);
+            take_learn(o, key);
         else if (row_once(j, &seen, key_names[k]) == 0)
             json_skip(j, &o->value[k]);
     }

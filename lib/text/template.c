@@ -34,6 +34,7 @@ struct render {
     struct ids *ids;
     struct buf *mask; // NULL: none is wanted
     struct buf run;   // scratch: a run put together
+    bool context;     // the message at hand is no target
     struct err *err;
 };
 
@@ -41,8 +42,9 @@ struct render {
 static void
 mark(struct render *r, bool target)
 {
+    bool learnt = (target || r->o->all_targets) && !r->context;
     if (r->mask && r->ids->n > r->mask->len)
-        buf_fill(r->mask, target || r->o->all_targets, r->ids->n - r->mask->len);
+        buf_fill(r->mask, learnt, r->ids->n - r->mask->len);
 }
 
 static int
@@ -309,6 +311,7 @@ message(struct render *r, const struct message *m, size_t i, size_t n)
 {
     struct slice role = m[i].role;
     char q[TEXT_QUOTE];
+    r->context = m[i].context;
     if (slice_is(role, "user") || slice_is(role, "system"))
         return plain_turn(r, m + i);
     if (slice_is(role, "assistant"))

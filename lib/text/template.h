@@ -19,6 +19,7 @@ const char *template_name(enum template_kind k);
 struct message {
     struct slice role, content;
     struct slice reasoning; // of an assistant: its thoughts, apart; p NULL: none
+    bool context;           // never a target, whatever the options are
 };
 
 /* The thinking switch of the hybrid Qwen3 template.  Unset, the template is that of
@@ -45,7 +46,8 @@ void rendered_free(struct rendered *r);
 int render_pair(struct encoder *e, struct rendered *out,
                 const struct template_options *o, struct slice prompt,
                 struct slice target, struct err *err);
-/* Several messages; targets are content and end token of the assistant's.  qwen3 only.
+/* Several messages; targets are content and end token of the assistant's that are no context.
+ * qwen3 only.
  * ERR_FORMAT for a role or a form that is not supported. */
 int render_messages(struct encoder *e, struct rendered *out,
                     const struct template_options *o, const struct message *m, size_t n,
