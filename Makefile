@@ -256,6 +256,8 @@ memguard_SRCS = \
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = \
 	cmd/tokenize/array.c \
+	cmd/tokenize/columns.c \
+	cmd/tokenize/csv.c \
 	cmd/tokenize/detokenize.c \
 	cmd/tokenize/emit.c \
 	cmd/tokenize/input.c \
@@ -749,6 +751,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 # Of something that only a command has.
 $(BUILD)/fuzz/request: $(BUILD)/cmd/generate/request.o
 $(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
+$(BUILD)/fuzz/csv: $(BUILD)/cmd/tokenize/csv.o
 $(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)

@@ -571,6 +571,201 @@ END
     piped '1 300' 'id 300 at position 1' --input ids -t "$T"
 }
 
+# ---- CSV ---------------------------------------------------------------------------
+
+# both CSV JSONL ARGUMENT...: they give the same ids and masks.
+both() {
+    tokenize -q -t "$T" --emit jsonl "${@:3}" "$1" >from-csv
+    tokenize -q -t "$T" --emit jsonl "${@:3}" "$2" >from-jsonl
+    cmp from-csv from-jsonl
+    [ -s from-csv ]
+}
+
+@test "csv: quotes, doubled quotes, commas, line feeds, CR LF, a byte order mark" {
+    printf '%b' '\xef\xbb\xbf"id","prompt",completion\r\n' \
+        '1,"hello, you","he said ""hi""\nand left"\r\n' '2, b ,c\r\n' '\r\n' \
+        '3,"","x"\r\n' '4,"a\r\nb",""""\r\n' '5,p,"last"' >c.csv
+    printf '%s\n' '{"prompt":"hello, you","completion":"he said \"hi\"\nand left"}' \
+        '{"prompt":" b ","completion":"c"}' '{"prompt":"a\r\nb","completion":"\""}' \
+        '{"prompt":"p","completion":"last"}' >c.jsonl
+    both c.csv c.jsonl
+    # By suffix, by name, from a pipe.
+    tokenize -q -t "$T" --emit jsonl --input csv <c.csv | cmp - from-csv
+    cat c.csv | tokenize -q -t "$T" --emit jsonl --input csv - | cmp - from-csv
+    run -0 --separate-stderr tokenize -v -t "$T" -o c.tok c.csv
+    [[ ${stderr_lines[0]} == 'tokenize: c.csv: a byte order mark was dropped' ]]
+    [[ ${stderr_lines[1]} == 'tokenize: c.csv: line 6: skipped: '*'one of them is empty' ]]
+    [[ ${stderr_lines[2]} == 'tokenize: 5 rows, '*', 1 skipped, 0 truncated' ]]
+    [[ $(tok read c.tok) == *'"input":"csv"'*'"template":"qwen3"'* ]]
+    refuse 'c.csv: line 6: expected a prompt and an answer: one of them is empty' tokenize -q -t "$T" --strict -f -o c.tok c.csv
+    # Each file has its own header; columns may stand in another order.
+    printf 'completion,prompt\ny,x\n' >d.csv
+    printf '{"prompt":"x","completion":"y"}\n' >d.jsonl
+    [ "$(tokenize -q -t "$T" --emit jsonl c.csv d.csv)" = "$(tokenize -q -t "$T" --emit jsonl c.jsonl d.jsonl)" ]
+}
+
+@test "csv: the shapes of JSONL, by the names of the columns" {
+    printf 'text\n"a\nb"\nc\n' >t.csv
+    printf '{"text":"a\\nb"}\n{"text":"c"}\n' >t.jsonl
+    both t.csv t.jsonl
+    both t.csv t.jsonl --chunk 2
+    printf 'prompt,source,target\na,1,b\n' >t.csv
+    printf '{"prompt":"a","target":"b"}\n' >t.jsonl
+    both t.csv t.jsonl
+    printf 'instruction,input,output\na,i,b\nc,,d\n' >t.csv
+    printf '%s\n' '{"instruction":"a","input":"i","output":"b"}' '{"instruction":"c","input":"","output":"d"}' >t.jsonl
+    both t.csv t.jsonl --template torchsharp
+    # Keys that exclude count here, too; an empty cell says nothing.
+    printf 'prompt,completion,label,weight\na,b,False,1\nc,d,True,\ne,f,,0\n' >t.csv
+    run -0 --separate-stderr tokenize -v -t "$T" --emit ids t.csv
+    [ "${#lines[@]}" -eq 1 ]
+    [[ $stderr == *'line 2: skipped: "label" excludes it'*'line 4: skipped: "weight" excludes it'* ]]
+    printf 'prompt,completion,weight\na,b,0.5\n' >t.csv
+    refuse 't.csv: line 2: column "weight": expected 0 (not learnt) or 1, found 0.5' tokenize -t "$T" --count t.csv
+}
+
+@test "csv: what is refused, with its line" {
+    local c=(-t "$T" --input csv) known='expected the columns "text", "prompt" with "completion" or "target", or "instruction" with "output"'
+    piped 'question,the answer\na,b\n' "line 1: $known * found \"question\", \"the answer\" * --prompt-key" "${c[@]}"
+    piped 'prompt,response\na,b\n' "line 1: $known" "${c[@]}" --count
+    piped 'prompt;completion\na;b\n' 'found "prompt;completion": fields are separated by commas' "${c[@]}"
+    piped 'prompt\tcompletion\na\tb\n' 'fields are separated by commas * it looks like TSV: try --input tsv' "${c[@]}"
+    piped 'messages\n"[]"\n' "line 1: $known" "${c[@]}"
+    piped 'text,prompt,target\na,b,c\n' "line 1: $known" "${c[@]}"
+    piped 'prompt,prompt,target\na,b,c\n' 'line 1: a second column "prompt"' "${c[@]}"
+    piped 'prompt,target\na,b\n"x\ny",b,c\n' 'line 3: expected as many fields as the header has, 2, found 3: a field with a comma needs quotes' "${c[@]}" --count
+    piped 'prompt,target\n"x\ny",b\na\n' 'line 4: expected as many fields as the header has, 2, found 1' "${c[@]}" --count
+    piped 'prompt,target\na,b\nc,"d\ne,f\n' 'line 3: byte 20: expected a field whose opening quote is closed, found "d\ne,f' "${c[@]}" --count
+    piped 'prompt,target\na,"b"c\n' 'line 2: byte 19: expected a comma or the end of the line behind the closing quote' "${c[@]}"
+    piped 'prompt,target\na, "b"\n' 'line 2: byte 17: expected no quote inside a field without quotes' "${c[@]}"
+    piped '"prompt,target\na,b\n' 'line 1: byte 0: expected a field whose opening quote is closed' "${c[@]}"
+    piped '' 'line 1: expected a header with the names of the columns, found the end' "${c[@]}" --emit ids
+    piped 'prompt,target\n' 'at least one sample' "${c[@]}" --emit ids
+    piped 'prompt,target\na,b\nc,\xff\n' 'line 3: byte 20: expected UTF-8, found byte 0xff' "${c[@]}" --count
+    piped 'prompt,target,\xff\na,b,c\n' 'line 1: byte 14: expected UTF-8, found byte 0xff' "${c[@]}"
+    piped 'prompt,target,\0\na,b,c\n' 'line 1: byte 14: expected text, found a NUL byte' "${c[@]}"
+    piped 'prompt,target\n"a\n\0",b\n' 'line 2: byte 17: expected text, found a NUL byte' "${c[@]}" --count
+    # Replaced, also in the header.
+    printf 'prompt,target,\xff\na,b\xff,c\n' >r.csv
+    run -0 --separate-stderr tokenize -t "$T" --invalid replace --emit ids r.csv
+    [[ $stderr == *', 2 bad sequences replaced' ]]
+    # No error of a table is answered with lines, as which it would be learnt.
+    run -2 --separate-stderr tokenize "${c[@]}" --count <<<$'a sentence, or two\nfoo'
+    [[ $stderr != *'looks like'* ]]
+    printf 'a\tb\n' >a.tsv
+    refuse 'a.tsv is tsv by its suffix, r.csv is csv' tokenize -t "$T" --count a.tsv r.csv
+    refuse '-o x.csv: a .tok is written' tokenize -t "$T" -f -o x.csv r.csv
+}
+
+@test "csv: a table under another kind's name is recognised" {
+    local hint='; it looks like CSV: try --input csv' head
+    for head in 'prompt,completion\na b,c d' 'instruction,input,output\na,b,c' 'text\nsome words' \
+        'question,answer\n"a, b",c' 'id,"user_input",best.answer\n1,2,3'; do
+        printf "$head\n" >plain
+        refuse "$hint" tokenize -t "$T" --count plain
+        refuse "$hint" tokenize -t "$T" --input jsonl --count plain
+        refuse "$hint" tokenize -t "$T" --input ids --count plain
+    done
+    # Sentences are lines, whatever commas they have.
+    for head in 'Hello, world\nHow are you, then' 'yes,no\nfoo' 'One.\nTwo.' 'a b,c d\ne,f'; do
+        printf "$head\n" >plain
+        refuse '; it looks like lines of text: try --input lines' tokenize -t "$T" --count plain
+    done
+}
+
+@test "csv: random tables of Python's writer, whatever the threads and the sizes of reads" {
+    python3 - <<'END'
+import csv, io, json, random
+r = random.Random(5)
+def text(n):
+    return "".join(r.choice(['a', 'b ', '"', ',', '\n', '\r\n', 'é', '😀', '\t', ' ', "'", '""']) for _ in range(n))
+rows = [{"prompt": "p" + text(r.choice([0, 1, 2, 9, 50, 400, 3000])), "id": text(3),
+         "completion": text(r.choice([0, 1, 5, 40, 900])) + "c"} for _ in range(3000)]
+with open("r.jsonl", "w") as f:
+    f.writelines(json.dumps({"prompt": x["prompt"], "completion": x["completion"]}) + "\n" for x in rows)
+for name, end, how in (("all.csv", "\r\n", csv.QUOTE_ALL), ("min.csv", "\n", csv.QUOTE_MINIMAL)):
+    with open(name, "w", newline="") as f:
+        w = csv.DictWriter(f, ["id", "prompt", "completion"], lineterminator=end, quoting=how)
+        w.writeheader()
+        w.writerows(rows)
+END
+    both all.csv r.jsonl
+    tokenize -q -t "$T" --emit jsonl -j 1 min.csv | cmp - from-jsonl
+    tokenize -q -t "$T" --emit jsonl -j 5 min.csv | cmp - from-jsonl
+    run -0 bash -o pipefail -c 'dd bs=777 if=min.csv 2>/dev/null | tokenize -q -t "$T" --input csv --emit jsonl | cmp - from-jsonl'
+    # A row's side is that of its texts, in whatever form they are written.
+    tokenize -q -t "$T" --split 0.3:7 --emit jsonl -o c1 -o c2 all.csv
+    tokenize -q -t "$T" --split 0.3:7 --emit jsonl -o j1 -o j2 r.jsonl
+    cmp c1 j1
+    cmp c2 j2
+    # The line of an error is that of the file.
+    printf '"x\ny",z,"q\n' >>min.csv
+    refuse "min.csv: line $(($(wc -l <min.csv) - 1)): byte * expected a field whose opening quote is closed" \
+        tokenize -t "$T" -j 3 --count min.csv
+}
+
+@test "csv: a slow producer is followed record by record" {
+    mkfifo in
+    tokenize -q -t "$T" --input csv --emit ids --template none --no-end in >out &
+    exec 5<>in # does not wait for a reader
+    printf 'prompt,target\na,"b\n' >&5
+    printf 'c"\nd' >&5
+    for _ in $(seq 100); do
+        [ ! -s out ] || break
+        sleep 0.05
+    done
+    [ "$(cat out)" = '64 65 198 66' ]
+    printf ',e\n' >&5
+    exec 5>&-
+    wait $!
+    [ "$(wc -l <out)" -eq 2 ]
+}
+
+# bats test_tags=nosan
+@test "csv: a stream takes little memory, a quote without end is refused" {
+    run -0 python3 - <<'END'
+import os, resource, subprocess, sys
+p = subprocess.Popen(["tokenize", "-q", "-j", "4", "-t", os.environ["T"], "--input", "csv", "-o", "/dev/null"],
+                     stdin=subprocess.PIPE)
+p.stdin.write(b"prompt,completion\n")
+rows = b"".join(b'prompt %d,"%s\n"\r\n' % (i, b"word, " * (i % 50)) for i in range(20000))
+for _ in range(12):
+    p.stdin.write(rows)
+p.stdin.close()
+rc = p.wait()
+kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(rc, kib)
+sys.exit(rc or kib > 256 * 1024)
+END
+    run -2 --separate-stderr bash -c '{ printf "text\n\"a"; yes; } | (ulimit -v 1500000
+        timeout 60 tokenize --input csv -t "$T" -j 1 --count)'
+    [ -z "$output" ]
+    [[ $stderr == "tokenize: <stdin>: line 2: longer than 268435456 bytes, which is the limit: a quote is open" ]]
+}
+
+@test "--prompt-key, --answer-key: a pair under other names, in JSONL and CSV" {
+    local k=(--prompt-key question --answer-key 'the answer')
+    printf '%s\n' '{"question":"q","the answer":"a","text":[1]}' '{"error":"none"}' '{"the answer":"c","question":"b"}' >q.jsonl
+    printf '[\n{"question":"q","the answer":"a"},{"the answer":"c","question":"b"}]\n' >q.json
+    printf 'text,the answer,question,prompt\n1,a,q,\n2,c,b,\n' >q.csv
+    printf 'q\ta\nb\tc\n' >q.tsv
+    tokenize -q -t "$T" --emit jsonl q.tsv >want
+    for f in q.jsonl q.json q.csv; do
+        tokenize -q -t "$T" --emit jsonl "${k[@]}" $f | cmp - want
+    done
+    tokenize -q -t "$T" "${k[@]}" -o q.tok q.csv
+    [[ $(tok read q.tok) == *'"answer_key":"the answer"'*'"prompt_key":"question"'* ]]
+    refuse 'the input is tsv: expected --input jsonl or csv' tokenize -t "$T" "${k[@]}" --count q.tsv
+    refuse '--prompt-key: names keys of JSONL and columns of CSV' tokenize -t "$T" "${k[@]}" --input lines --count q.tsv
+    refuse '--decode' tokenize -t "$T" "${k[@]}" --decode q.tok
+    refuse '--prompt-key: needs --answer-key' tokenize -t "$T" --prompt-key a q.csv
+    refuse '--answer-key: needs --prompt-key' tokenize -t "$T" --answer-key a q.csv
+    refuse 'expected two names' tokenize -t "$T" --prompt-key a --answer-key a q.csv
+    piped '{"prompt":"q","completion":"a"}' 'line 1: byte 0: expected "question" and "the answer"; found the keys "prompt", "completion"' -t "$T" --input jsonl "${k[@]}"
+    piped '{"question":1,"the answer":"a"}' 'line 1: byte 12: expected a string' -t "$T" --input jsonl "${k[@]}"
+    piped 'question,answer\na,b\n' 'line 1: expected the columns "question" and "the answer"; found "question", "answer"' -t "$T" --input csv "${k[@]}"
+}
+
 # ---- length, order, bins -----------------------------------------------------------------
 
 @test "--targets all: prompts and the template count" {

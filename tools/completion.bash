@@ -69,7 +69,7 @@ _nibble_words()
     datpack:--compat | nvquant:--compat | tokenize:--compat) echo torchsharp ;;
     tokenize:--tokenizer | tokenize:-t) echo @json ;;
     tokenize:--output | tokenize:-o) echo @file ;;
-    tokenize:--input) echo tsv jsonl lines ids ;;
+    tokenize:--input) echo tsv csv jsonl lines ids ;;
     tokenize:--emit) echo tok ids jsonl ;;
     tokenize:--template) echo qwen3 torchsharp none ;;
     tokenize:--targets) echo answer all ;;

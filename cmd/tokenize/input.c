@@ -7,6 +7,7 @@
  * line by line.
  */
 #include "cmd/tokenize/array.h"
+#include "cmd/tokenize/csv.h"
 #include "cmd/tokenize/tokenize.h"
 
 #include "lib/core/foreign.h"
@@ -46,6 +47,8 @@ struct input_reader {
     uint64_t base, line;
     struct hash *hash;
     enum input likely;
+    enum csv_state csv; // behind the bytes that were read
+    struct columns columns;
     bool is_array;
     struct array array;
     struct err array_err; // reported behind the rows before it
@@ -101,6 +104,7 @@ input_close(struct input_reader *f)
         }
         buf_free(&p->notes);
     }
+    columns_free(&f->columns);
     free(f->workers);
     free(f->text);
     free(f);
@@ -119,8 +123,9 @@ grow_buffer(struct input_reader *f)
 {
     if (f->whole == 0 && f->have > MAX_LINE)
         return err_set(f->err, ERR_FORMAT,
-                       "%s: %s %llu: longer than %d bytes, which is the limit", f->name,
-                       unit_of(f), (unsigned long long)f->line, (int)MAX_LINE);
+                       "%s: %s %llu: longer than %d bytes, which is the limit%s",
+                       f->name, unit_of(f), (unsigned long long)f->line, (int)MAX_LINE,
+                       f->csv == CSV_QUOTED ? ": a quote is open" : "");
     if (f->cap - f->have >= READ_BYTES)
         return 0;
     size_t cap = f->cap ? 2 * f->cap : 2 * READ_BYTES;
@@ -153,14 +158,23 @@ split_array(struct input_reader *f, size_t from)
                 array_wants(&f->array), text_quote(q, f->text + f->have, 1));
 }
 
-/* Complete lines end at the last LF of the bytes from there on. */
+/* Length of the complete lines, of CSV records, in n bytes. */
+static size_t
+whole_of(struct input_reader *f, const char *p, size_t n)
+{
+    if (f->c->input == INPUT_CSV)
+        return csv_whole(&f->csv, p, n);
+    const char *lf = n ? memrchr(p, '\n', n) : NULL;
+    return lf ? (size_t)(lf - p) + 1 : 0;
+}
+
+/* Find the end of the last complete line in the bytes from there on. */
 static void
 find_whole(struct input_reader *f, size_t from)
 {
-    const char *lf =
-        f->have > from ? memrchr(f->text + from, '\n', f->have - from) : NULL;
-    if (lf)
-        f->whole = (size_t)(lf - f->text) + 1;
+    size_t n = whole_of(f, f->text + from, f->have - from);
+    if (n)
+        f->whole = from + n;
     if (f->eof)
         f->whole = f->have;
 }
@@ -208,18 +222,32 @@ fill_group(struct input_reader *f)
 
 /* ---- a group ----------------------------------------------------------------------- */
 
+/* Where a part ends that begins there: behind a line, of CSV a record, and PART_BYTES later or
+ * more. */
+static size_t
+part_end(const struct group *g, size_t at)
+{
+    struct slice record;
+    size_t end = at;
+    if (g->text.n - at <= PART_BYTES || g->n_parts + 1 == MAX_PARTS)
+        return g->text.n;
+    if (g->form.kind == INPUT_CSV) {
+        while (end - at <= PART_BYTES && csv_next(g->text, &end, &record))
+            ;
+        return end;
+    }
+    const char *lf =
+        memchr(g->text.p + at + PART_BYTES, '\n', g->text.n - at - PART_BYTES);
+    return lf ? (size_t)(lf - g->text.p) + 1 : g->text.n;
+}
+
 /* No part of an earlier group has failed: nothing is read after that. */
 static void
 cut_parts(struct input_reader *f, struct group *g)
 {
     size_t end;
     for (size_t at = 0; at < g->text.n; at = end) {
-        const char *lf = NULL;
-        end = g->text.n;
-        if (end - at > PART_BYTES && g->n_parts + 1 < MAX_PARTS)
-            lf = memchr(g->text.p + at + PART_BYTES, '\n', end - at - PART_BYTES);
-        if (lf)
-            end = (size_t)(lf - g->text.p) + 1;
+        end = part_end(g, at);
         struct part *p = &f->parts[g->n_parts++];
         p->begin = at;
         p->end = end;
@@ -276,6 +304,7 @@ work_group(struct input_reader *f)
     struct group g = { .c = f->c,
                        .t = f->t,
                        .workers = f->workers,
+                       .form = { f->c->input, f->c->named, &f->columns },
                        .name = f->name,
                        .unit = unit_of(f),
                        .base = f->base,
@@ -314,7 +343,8 @@ look_at_start(struct input_reader *f)
         if (!f->c->cmd.quiet)
             warn("%s: a byte order mark was dropped", f->name);
     }
-    f->likely = kind_of_text((struct slice){ f->text, f->have }, f->c->input);
+    f->likely =
+        kind_of_text((struct slice){ f->text, f->have }, f->c->named, f->c->input);
     size_t n = sizeof header - 1;
     if (f->c->input == INPUT_TSV && f->have >= n && memcmp(f->text, header, n) == 0 &&
         (f->have == n || f->text[n] == '\n' || f->text[n] == '\r') && !f->c->cmd.quiet)
@@ -351,6 +381,60 @@ look_for_array(struct input_reader *f)
     return 0;
 }
 
+/* The first record of a CSV, as UTF-8. */
+static int
+parse_header(struct input_reader *f, struct slice header)
+{
+    struct buf repaired = { 0 };
+    struct err why = { 0 };
+    const char *nul = memchr(header.p, '\0', header.n);
+    size_t bad = utf8_check(header.p, header.n);
+    int rc = 0;
+    if (nul)
+        rc = err_set(&why, ERR_FORMAT, ": byte %llu: expected text, found a NUL byte",
+                     (unsigned long long)(f->base + (size_t)(nul - header.p)));
+    else if (bad < header.n && f->c->invalid == INVALID_ERROR)
+        rc = err_set(&why, ERR_FORMAT, ": byte %llu: expected UTF-8, found byte 0x%02x",
+                     (unsigned long long)(f->base + bad), (uint8_t)header.p[bad]);
+    else if (bad < header.n) {
+        f->sinks->sum.repaired += utf8_repair(&repaired, header);
+        rc = buf_ok(&repaired, &why);
+        header = (struct slice){ repaired.data, repaired.len };
+    }
+    if (rc == 0)
+        rc = columns_read(&f->columns, header, f->base, f->c->named, &why);
+    buf_free(&repaired);
+    if (rc < 0)
+        err_set(f->err, why.kind, "%s: line %llu%s%s", f->name,
+                (unsigned long long)f->line, *why.msg == ':' ? "" : ": ", why.msg);
+    return rc;
+}
+
+/* The header of a CSV, which is the first record of each file. */
+static int
+read_header(struct input_reader *f)
+{
+    struct slice header;
+    size_t at = 0;
+    f->csv = CSV_BEGIN; // what was read before began with a byte order mark, perhaps
+    f->whole = 0;
+    find_whole(f, 0);
+    while (!f->eof && f->whole == 0)
+        if (fill(f) < 0)
+            return -1;
+    if (!csv_next((struct slice){ f->text, f->whole }, &at, &header))
+        return err_set(f->err, ERR_FORMAT,
+                       "%s: line 1: expected a header with the names of the columns, "
+                       "found the end of the file",
+                       f->name);
+    columns_free(&f->columns);
+    if (parse_header(f, header) < 0)
+        return -1;
+    f->line += count_lines((struct slice){ f->text, at });
+    drop_bytes(f, at);
+    return 0;
+}
+
 static int
 open_input(struct input_reader *f, const char *path)
 {
@@ -364,6 +448,7 @@ open_input(struct input_reader *f, const char *path)
     f->base = 0;
     f->line = 1;
     f->have = f->whole = 0;
+    f->csv = CSV_BEGIN;
     f->eof = f->is_array = false;
     f->array = (struct array){ 0 };
     f->hash = hash_begin(HASH_XXH3);
@@ -380,7 +465,7 @@ static int
 read_lines(struct input_reader *f)
 {
     look_at_start(f);
-    if (look_for_array(f) < 0)
+    if (look_for_array(f) < 0 || (f->c->input == INPUT_CSV && read_header(f) < 0))
         return -1;
     while (!f->eof || f->have)
         if (fill_group(f) < 0 || (f->whole && work_group(f) < 0))

@@ -9,10 +9,8 @@ static const struct {
     const char *suffix;
     enum input kind;
 } suffixes[] = {
-    { ".tsv", INPUT_TSV },
-    { ".jsonl", INPUT_JSONL },
-    { ".json", INPUT_JSONL },
-    { ".txt", INPUT_LINES },
+    { ".tsv", INPUT_TSV },    { ".csv", INPUT_CSV },   { ".jsonl", INPUT_JSONL },
+    { ".json", INPUT_JSONL }, { ".txt", INPUT_LINES },
 };
 
 static bool
@@ -27,10 +25,15 @@ kind_of_name(const char *path, enum input *kind)
     return false;
 }
 
-/* --chunk cuts what consists of targets. */
+/* --chunk cuts what consists of targets, and only objects and tables have names. */
 static int
-check_chunk(const struct config_tokenize *c, struct err *err)
+check_options(const struct config_tokenize *c, struct err *err)
 {
+    if (c->named && c->input != INPUT_JSONL && c->input != INPUT_CSV)
+        return err_set(err, ERR_USAGE,
+                       "--prompt-key: names keys of JSONL and columns of CSV, and the "
+                       "input is %s: expected --input jsonl or csv",
+                       tokenize_inputs[c->input]);
     if (c->chunk && c->input == INPUT_TSV && !c->how.all_targets)
         return err_set(
             err, ERR_USAGE,
@@ -45,7 +48,7 @@ kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
     const char *first = NULL; // the first file with a known suffix
     char q[TEXT_QUOTE], r[TEXT_QUOTE];
     if (c->decode || cmd_given(&c->cmd, "input"))
-        return check_chunk(c, err);
+        return check_options(c, err);
     for (size_t i = 0; i < n; i++) {
         enum input kind;
         if (!kind_of_name(paths[i], &kind))
@@ -64,7 +67,7 @@ kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
         warn("%s: is read as lines, each a document, because of its suffix; --input "
              "tsv reads it as TSV",
              text_quote(q, first, strlen(first)));
-    return check_chunk(c, err);
+    return check_options(c, err);
 }
 
 /* ---- by content -------------------------------------------------------------------- */
@@ -87,20 +90,30 @@ kind_of_json(struct slice line)
                : INPUT_JSONL;
 }
 
+/* The kind of a text whose line is the first with content, no JSON and no comment. */
+static enum input
+kind_of_line(struct slice text, struct slice line, const struct shape_names *names)
+{
+    if (memchr(line.p, '\t', line.n))
+        return INPUT_TSV;
+    if (only_numbers(line))
+        return INPUT_IDS;
+    return columns_likely(text, names) ? INPUT_CSV : INPUT_LINES;
+}
+
 enum input
-kind_of_text(struct slice text, enum input otherwise)
+kind_of_text(struct slice text, const struct shape_names *names, enum input otherwise)
 {
     struct slice whole, line;
-    for (size_t at = 0; line_next(text, &at, &whole);) {
+    for (size_t begin = 0, at = 0; line_next(text, &at, &whole); begin = at) {
         line = line_trim(whole);
         if (memchr(line.p, '\0', line.n) || utf8_check(line.p, line.n) != line.n)
             return otherwise;
         if (line.n && strchr("[{", line.p[0]))
             return kind_of_json(line);
         if (line.n && line.p[0] != '#')
-            return memchr(whole.p, '\t', whole.n) ? INPUT_TSV
-                   : only_numbers(line)           ? INPUT_IDS
-                                                  : INPUT_LINES;
+            return kind_of_line((struct slice){ text.p + begin, text.n - begin }, whole,
+                                names);
     }
     return otherwise;
 }
@@ -111,9 +124,13 @@ kind_hint(const struct config_tokenize *c, enum input likely, struct err *err)
     static const char *const looks[] = { [INPUT_TSV] = "TSV",
                                          [INPUT_JSONL] = "JSON",
                                          [INPUT_LINES] = "lines of text",
-                                         [INPUT_IDS] = "ids" };
+                                         [INPUT_IDS] = "ids",
+                                         [INPUT_CSV] = "CSV" };
     struct buf b = { 0 };
     if (likely == c->input || c->decode || err->kind != ERR_FORMAT)
+        return;
+    // A bad table would be read as lines without an error, and learnt.
+    if (likely == INPUT_LINES && c->input == INPUT_CSV)
         return;
     buf_printf(&b, "%s; it looks like %s: try --input %s", err->msg, looks[likely],
                tokenize_inputs[likely]);

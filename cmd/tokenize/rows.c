@@ -2,6 +2,7 @@
 /* rows: see rows.h. */
 #include "cmd/tokenize/rows.h"
 
+#include "cmd/tokenize/columns.h"
 #include "cmd/tokenize/lines.h"
 #include "cmd/tokenize/shapes.h"
 
@@ -173,8 +174,8 @@ parse_ids(struct row *r, struct json *j, struct slice line, uint64_t offset,
 }
 
 int
-row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
-          struct err *err)
+row_parse(struct row *r, const struct row_form *form, struct slice line,
+          uint64_t offset, struct err *err)
 {
     struct json j;
     r->messages.n = 0;
@@ -183,13 +184,15 @@ row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
     if (r->arena.head)
         arena_free(&r->arena);
     json_open(&j, "", offset, line, &r->arena, err);
-    switch (kind) {
+    switch (form->kind) {
     case INPUT_TSV:
         parse_tsv(r, line);
         return 0;
     case INPUT_JSONL:
         r->kind = ROW_NOTHING;
-        return is_blank_line(line) ? 0 : shape_parse(r, &j);
+        return is_blank_line(line) ? 0 : shape_parse(r, &j, form->names);
+    case INPUT_CSV:
+        return columns_parse(r, form->columns, line, offset, err);
     case INPUT_LINES:
         r->kind = ROW_TEXT;
         r->text = line;

@@ -9,7 +9,7 @@
 #include "lib/core/json.h"
 #include "lib/text/template.h"
 
-enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS };
+enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS, INPUT_CSV };
 
 enum row_kind {
     ROW_NOTHING, // blank, or a comment
@@ -31,10 +31,22 @@ struct row {
     struct arena arena;
 };
 
-/* Parse a line of UTF-8.  offset is its place in the file: messages begin with ": byte
- * N: ", so that the caller can put file and line before them. */
-int row_parse(struct row *r, enum input kind, struct slice line, uint64_t offset,
-              struct err *err);
+/* Keys, or columns, of a prompt and its answer. */
+struct shape_names {
+    const char *prompt, *answer;
+};
+
+/* How lines of an input are parsed. */
+struct row_form {
+    enum input kind;
+    const struct shape_names *names; // NULL: the usual ones
+    const struct columns *columns;   // INPUT_CSV: of the file
+};
+
+/* Parse a line, of CSV a record, of UTF-8.  offset is its place in the file: messages begin with
+ * ": byte N: ", so that the caller can put file and line before them. */
+int row_parse(struct row *r, const struct row_form *form, struct slice line,
+              uint64_t offset, struct err *err);
 void row_free(struct row *r);
 
 /* Skip a row that l excludes from what is learnt. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* samples: lines to samples, on all threads; all but the part of a thread is read only. */
+#include "cmd/tokenize/csv.h"
 #include "cmd/tokenize/lines.h"
 #include "cmd/tokenize/tokenize.h"
 
@@ -280,7 +281,7 @@ work_line(struct at *a, struct slice line, struct err *err)
     struct row *row = &a->w->row;
     a->pile = a->p->piles;
     if (check_text(a, &line, &why) < 0 ||
-        row_parse(row, a->g->c->input, line, a->g->base + a->offset, &why) < 0)
+        row_parse(row, &a->g->form, line, a->g->base + a->offset, &why) < 0)
         return fail(a, &why, err);
     if (row->kind == ROW_NOTHING)
         return 0;
@@ -317,7 +318,9 @@ samples_of_part(void *ctx, size_t i, unsigned worker, struct err *err)
     struct slice text = { g->text.p, p->end }, line;
     struct at a = { g, &g->workers[worker], p, p->piles, p->begin };
     size_t at = p->begin;
-    while (!p->failed && line_next(text, &at, &line)) {
+    bool csv = g->form.kind == INPUT_CSV;
+    while (!p->failed &&
+           (csv ? csv_next(text, &at, &line) : line_next(text, &at, &line))) {
         p->failed = work_line(&a, line, &p->err) < 0;
         a.offset = at;
     }

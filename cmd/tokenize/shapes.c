@@ -10,45 +10,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum key {
-    TEXT,
-    PROMPT,
-    TARGET,
-    COMPLETION,
-    MESSAGES,
-    CONVERSATIONS,
-    INSTRUCTION,
-    INPUT,
-    OUTPUT,
-    ERROR, // generate has it in place of an answer
-    KEYS
+static const char *const key_names[SHAPE_KEYS] = {
+    [SHAPE_TEXT] = "text",
+    [SHAPE_PROMPT] = "prompt",
+    [SHAPE_TARGET] = "target",
+    [SHAPE_COMPLETION] = "completion",
+    [SHAPE_MESSAGES] = "messages",
+    [SHAPE_CONVERSATIONS] = "conversations",
+    [SHAPE_INSTRUCTION] = "instruction",
+    [SHAPE_INPUT] = "input",
+    [SHAPE_OUTPUT] = "output",
+    [SHAPE_ERROR] = "error",
 };
 
-static const char *const key_names[KEYS] = {
-    [TEXT] = "text",
-    [PROMPT] = "prompt",
-    [TARGET] = "target",
-    [COMPLETION] = "completion",
-    [MESSAGES] = "messages",
-    [CONVERSATIONS] = "conversations",
-    [INSTRUCTION] = "instruction",
-    [INPUT] = "input",
-    [OUTPUT] = "output",
-    [ERROR] = "error",
-};
-
-struct object {
-    struct row *row;
-    struct json *j;
-    struct slice value[KEYS]; // raw; p == NULL: there is no such key
-    struct learn excluded;    // by a key of the row
-};
+enum shape_key
+shape_key(struct slice name, const struct shape_names *names)
+{
+    enum shape_key k = 0;
+    if (names && slice_is(name, names->prompt))
+        return SHAPE_PROMPT;
+    if (names && slice_is(name, names->answer))
+        return SHAPE_COMPLETION;
+    while (k < SHAPE_KEYS && !slice_is(name, key_names[k]))
+        k++;
+    return names && k != SHAPE_ERROR ? SHAPE_KEYS : k;
+}
 
 /* ---- values ------------------------------------------------------------------------ */
 
 /* A reader of one value, whose messages have the right byte. */
 static struct json
-reader_of(const struct object *o, enum key k)
+reader_of(const struct object *o, enum shape_key k)
 {
     struct json v, *j = o->j;
     size_t at = (size_t)(o->value[k].p - j->text);
@@ -57,49 +49,61 @@ reader_of(const struct object *o, enum key k)
 }
 
 static int
-text_of(const struct object *o, enum key k, struct slice *s)
+text_of(const struct object *o, enum shape_key k, struct slice *s)
 {
+    if (o->table) {
+        *s = o->value[k];
+        return 0;
+    }
     struct json v = reader_of(o, k);
     return json_string(&v, s);
+}
+
+/* No text if the key is missing or null. */
+static int
+maybe_text_of(const struct object *o, enum shape_key k, struct slice *s)
+{
+    *s = (struct slice){ NULL, 0 };
+    if (!o->value[k].p)
+        return 0;
+    struct json v = reader_of(o, k);
+    return !o->table && json_peek(&v) == 'n' ? json_null(&v) : text_of(o, k, s);
 }
 
 /* ---- shapes ------------------------------------------------------------------------ */
 
 static int
-fill_text(const struct object *o, enum key text)
+fill_text(const struct object *o, enum shape_key text)
 {
     return text_of(o, text, &o->row->text);
 }
 
 static int
-fill_pair(const struct object *o, enum key target)
+fill_pair(const struct object *o, enum shape_key target)
 {
-    return text_of(o, PROMPT, &o->row->prompt) < 0
+    return text_of(o, SHAPE_PROMPT, &o->row->prompt) < 0
                ? -1
                : text_of(o, target, &o->row->target);
 }
 
 static int
-fill_messages(const struct object *o, enum key k)
+fill_messages(const struct object *o, enum shape_key k)
 {
     struct json v = reader_of(o, k);
     return messages_parse(&o->row->messages, &v,
-                          k == MESSAGES ? &messages_training : &messages_sharegpt);
+                          k == SHAPE_MESSAGES ? &messages_training
+                                              : &messages_sharegpt);
 }
 
 /* The instruction, and behind a line feed the input if there is one. */
 static int
-fill_alpaca(const struct object *o, enum key output)
+fill_alpaca(const struct object *o, enum shape_key output)
 {
-    struct slice input = { NULL, 0 }, *prompt = &o->row->prompt;
-    struct json v;
-    if (text_of(o, INSTRUCTION, prompt) < 0 || text_of(o, output, &o->row->target) < 0)
+    struct slice input, *prompt = &o->row->prompt;
+    if (text_of(o, SHAPE_INSTRUCTION, prompt) < 0 ||
+        text_of(o, output, &o->row->target) < 0 ||
+        maybe_text_of(o, SHAPE_INPUT, &input) < 0)
         return -1;
-    if (o->value[INPUT].p) {
-        v = reader_of(o, INPUT);
-        if ((json_peek(&v) == 'n' ? json_null(&v) : json_string(&v, &input)) < 0)
-            return -1;
-    }
     if (input.n == 0)
         return 0;
     char *both = arena_alloc(o->j->arena, prompt->n + 1 + input.n);
@@ -117,24 +121,27 @@ fill_alpaca(const struct object *o, enum key output)
 /* An object has a shape if it has all keys that the shape needs; of the keys that mark other
  * shapes it may have those that this one allows. */
 static const struct shape {
-    int (*fill)(const struct object *o, enum key k);
-    enum key k; // for it
+    int (*fill)(const struct object *o, enum shape_key k);
+    enum shape_key k; // for it
     enum row_kind kind;
     unsigned needs, allows;
 } shapes[] = {
-    { fill_text, TEXT, ROW_TEXT, KEY(TEXT), 0 },
-    { fill_pair, TARGET, ROW_PAIR, KEY(PROMPT) | KEY(TARGET), 0 },
-    { fill_pair, COMPLETION, ROW_PAIR, KEY(PROMPT) | KEY(COMPLETION), 0 },
+    { fill_text, SHAPE_TEXT, ROW_TEXT, KEY(SHAPE_TEXT), 0 },
+    { fill_pair, SHAPE_TARGET, ROW_PAIR, KEY(SHAPE_PROMPT) | KEY(SHAPE_TARGET), 0 },
+    { fill_pair, SHAPE_COMPLETION, ROW_PAIR, KEY(SHAPE_PROMPT) | KEY(SHAPE_COMPLETION),
+      0 },
     // Data sets often repeat the first prompt, or have the text as it was rendered.
-    { fill_messages, MESSAGES, ROW_MESSAGES, KEY(MESSAGES), KEY(PROMPT) },
-    { fill_messages, CONVERSATIONS, ROW_MESSAGES, KEY(CONVERSATIONS), KEY(PROMPT) },
-    { fill_alpaca, OUTPUT, ROW_PAIR, KEY(INSTRUCTION) | KEY(OUTPUT),
-      KEY(PROMPT) | KEY(TEXT) },
+    { fill_messages, SHAPE_MESSAGES, ROW_MESSAGES, KEY(SHAPE_MESSAGES),
+      KEY(SHAPE_PROMPT) },
+    { fill_messages, SHAPE_CONVERSATIONS, ROW_MESSAGES, KEY(SHAPE_CONVERSATIONS),
+      KEY(SHAPE_PROMPT) },
+    { fill_alpaca, SHAPE_OUTPUT, ROW_PAIR, KEY(SHAPE_INSTRUCTION) | KEY(SHAPE_OUTPUT),
+      KEY(SHAPE_PROMPT) | KEY(SHAPE_TEXT) },
 };
 
-static const unsigned beginnings = KEY(TEXT) | KEY(PROMPT) | KEY(TARGET) |
-                                   KEY(COMPLETION) | KEY(MESSAGES) |
-                                   KEY(CONVERSATIONS) | KEY(INSTRUCTION);
+static const unsigned beginnings =
+    KEY(SHAPE_TEXT) | KEY(SHAPE_PROMPT) | KEY(SHAPE_TARGET) | KEY(SHAPE_COMPLETION) |
+    KEY(SHAPE_MESSAGES) | KEY(SHAPE_CONVERSATIONS) | KEY(SHAPE_INSTRUCTION);
 
 /* The first names of an object that was read before. */
 static void
@@ -161,41 +168,75 @@ put_names(struct buf *b, const struct json *j)
         buf_str(b, "no keys");
 }
 
-static int
-fail_unknown(struct json *j)
+void
+shape_put_wanted(struct buf *b, bool table, const struct shape_names *names)
 {
-    struct buf names = { 0 };
-    put_names(&names, j);
-    int rc = buf_ok(&names, j->err);
-    if (rc == 0)
-        rc = json_fail(j, 0,
-                       "expected \"text\", \"messages\", \"conversations\", "
-                       "\"prompt\" with \"completion\" or \"target\", or "
-                       "\"instruction\" with \"output\": one of these shapes; found %s",
-                       names.data);
-    buf_free(&names);
-    return rc;
+    char q[TEXT_QUOTE], r[TEXT_QUOTE];
+    const char *what = table ? "the columns " : "";
+    if (names)
+        buf_printf(b, "expected %s\"%s\" and \"%s\"", what,
+                   text_quote(q, names->prompt, strlen(names->prompt)),
+                   text_quote(r, names->answer, strlen(names->answer)));
+    else
+        buf_printf(
+            b,
+            "expected %s\"text\", %s\"prompt\" with \"completion\" or "
+            "\"target\", or \"instruction\" with \"output\": one of these shapes",
+            what, table ? "" : "\"messages\", \"conversations\", ");
 }
 
 static int
-settle_shape(const struct object *o)
+fail_unknown(struct json *j, const struct shape_names *names)
 {
-    unsigned has = 0;
-    for (enum key k = 0; k < KEYS; k++)
-        if (o->value[k].p)
-            has |= KEY(k);
+    struct buf b = { 0 };
+    shape_put_wanted(&b, false, names);
+    buf_str(&b, "; found ");
+    put_names(&b, j);
+    if (!names)
+        buf_str(&b, "; --prompt-key and --answer-key read a pair under other names");
+    int rc = buf_ok(&b, j->err);
+    if (rc == 0)
+        rc = json_fail(j, 0, "%s", b.data);
+    buf_free(&b);
+    return rc;
+}
+
+static const struct shape *
+find_shape(unsigned has)
+{
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const struct shape *s = &shapes[i];
-        if ((has & s->needs) != s->needs || (has & beginnings & ~s->needs & ~s->allows))
-            continue;
+        if ((has & s->needs) == s->needs &&
+            !(has & beginnings & ~s->needs & ~s->allows))
+            return s;
+    }
+    return NULL;
+}
+
+bool
+shape_fits_table(unsigned has)
+{
+    const struct shape *s = find_shape(has);
+    return s && s->kind != ROW_MESSAGES;
+}
+
+int
+shape_settle(const struct object *o)
+{
+    unsigned has = 0;
+    for (enum shape_key k = 0; k < SHAPE_KEYS; k++)
+        if (o->value[k].p)
+            has |= KEY(k);
+    const struct shape *s = find_shape(has);
+    if (s) {
         o->row->kind = s->kind;
         if (s->fill(o, s->k) < 0)
             return -1;
         row_exclude(o->row, &o->excluded);
         return 0;
     }
-    if (!(has & KEY(ERROR)))
-        return fail_unknown(o->j);
+    if (!(has & KEY(SHAPE_ERROR)))
+        return 1;
     o->row->kind = ROW_SKIPPED;
     o->row->why = "an error instead of an answer";
     return 0;
@@ -221,22 +262,20 @@ take_learn(struct object *o, struct slice key)
 }
 
 static int
-take_keys(struct object *o)
+take_keys(struct object *o, const struct shape_names *names)
 {
     struct json *j = o->j;
     struct slice key;
     int more;
     json_object(j);
     while ((more = json_key(j, &key)) > 0) {
-        enum key k = 0;
-        while (k < KEYS && !slice_is(key, key_names[k]))
-            k++;
-        bool seen = k < KEYS && o->value[k].p;
+        enum shape_key k = shape_key(key, names);
+        bool seen = k < SHAPE_KEYS && o->value[k].p;
         if (slice_is(key, "tools"))
             messages_refuse_tools(j, "tools");
         else if (slice_is(key, "functions"))
             messages_refuse_tools(j, "functions");
-        else if (k == KEYS)
+        else if (k == SHAPE_KEYS)
             take_learn(o, key);
         else if (row_once(j, &seen, key_names[k]) == 0)
             json_skip(j, &o->value[k]);
@@ -245,8 +284,11 @@ take_keys(struct object *o)
 }
 
 int
-shape_parse(struct row *r, struct json *j)
+shape_parse(struct row *r, struct json *j, const struct shape_names *names)
 {
     struct object o = { .row = r, .j = j };
-    return take_keys(&o) < 0 ? -1 : settle_shape(&o);
+    if (take_keys(&o, names) < 0)
+        return -1;
+    int rc = shape_settle(&o);
+    return rc > 0 ? fail_unknown(j, names) : rc;
 }

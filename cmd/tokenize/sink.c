@@ -62,7 +62,7 @@ static int
 begin_tok(struct sink *s)
 {
     const struct config_tokenize *c = s->c;
-    bool rendered = c->input == INPUT_TSV || c->input == INPUT_JSONL;
+    bool rendered = c->input != INPUT_LINES && c->input != INPUT_IDS;
     bool encoded = c->input != INPUT_IDS;
     const char *template = template_name(rendered ? c->how.kind : TEMPLATE_NONE);
     struct tok_header h = { .packed = c->pack,
@@ -82,6 +82,8 @@ begin_tok(struct sink *s)
                                      .split = c->split_text,
                                      .all_targets = rendered && c->how.all_targets,
                                      .input = tokenize_inputs[c->input],
+                                     .prompt_key = c->names.prompt,
+                                     .answer_key = c->names.answer,
                                      .invalid = tokenize_invalids[c->invalid] };
     if (encoded) {
         h.vocab = tokenizer_vocab(s->t);
@@ -152,8 +154,8 @@ check_usable(const struct sink *sinks, const char *what)
     }
     if (strcmp(what, "-") == 0)
         what = "<stdin>";
-    bool wants =
-        c->input == INPUT_TSV || (c->emit == EMIT_TOK && !c->count) || c->split;
+    bool wants = c->input == INPUT_TSV || c->input == INPUT_CSV ||
+                 (c->emit == EMIT_TOK && !c->count) || c->split;
     if (c->decode || !empty || !wants)
         return 0;
     if (sum.counts.samples)

@@ -18,12 +18,12 @@ enum { MAX_SEQ_LEN = 1 << 24 };
 static struct config_tokenize cfg = {
     .cmd = { .name = "tokenize",
              .synopsis = "tokenize [OPTION]... [FILE]...",
-             .about = "Make tokens of text: TSV (prompt, TAB, target), JSONL, lines "
-                      "or ids become a .tok\nstream for trainstep, or lines of ids; "
-                      "--decode turns ids into text." },
+             .about = "Make tokens of text: TSV (prompt, TAB, target), CSV, JSONL, "
+                      "lines or ids become a .tok\nstream for trainstep, or lines of "
+                      "ids; --decode turns ids into text." },
 };
 
-const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", NULL };
+const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", "csv", NULL };
 static const char *const emit_kinds[] = { "tok", "ids", "jsonl", NULL };
 const char *const tokenize_invalids[] = { "error", "replace", NULL };
 
@@ -77,8 +77,13 @@ take_split(const struct cmd_option *o, const char *arg)
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside FILE)",
       CMD_FILE(&cfg.tokenizer) },
-    { 0, "input", "KIND", "tsv, jsonl, lines or ids (default: by the suffix, else tsv)",
+    { 0, "input", "KIND",
+      "tsv, csv, jsonl, lines or ids (default: by the suffix, else tsv)",
       CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
+    { 0, "prompt-key", "NAME", "JSONL, CSV: the key or column of the prompt",
+      CMD_TEXT(&cfg.names.prompt) },
+    { 0, "answer-key", "NAME", "the key or column of its answer",
+      CMD_TEXT(&cfg.names.answer) },
     { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
       CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
     { 'o', "output", "OUT", "write here instead of standard output",
@@ -123,7 +128,7 @@ settle_decode(struct config_tokenize *c)
         misuse("--decode: gives text, or --emit jsonl");
     if (c->seq_len || c->chunk || c->split || c->shuffle || c->pack || c->count ||
         cmd_given(&c->cmd, "template") || c->how.no_end || c->how.joint ||
-        c->how.parse_special || cmd_given(&c->cmd, "targets"))
+        c->how.parse_special || cmd_given(&c->cmd, "targets") || c->named)
         misuse("--decode: goes with --emit jsonl and files, not with what makes ids");
     c->input = INPUT_IDS;
     c->emit = cmd_given(&c->cmd, "emit") ? EMIT_TEXT_JSONL : EMIT_TEXT;
@@ -158,9 +163,34 @@ settle_outputs(struct config_tokenize *c)
         c->out[c->n_out++] = "-";
 }
 
+/* Names of a prompt and its answer: both or none. */
+static void
+settle_names(struct config_tokenize *c)
+{
+    const char *prompt = c->names.prompt, *answer = c->names.answer;
+    char q[TEXT_QUOTE];
+    if (!prompt && !answer)
+        return;
+    if (!prompt || !answer)
+        misuse("--%s: needs --%s: a row has a prompt and an answer",
+               prompt ? "prompt-key" : "answer-key",
+               prompt ? "answer-key" : "prompt-key");
+    if (!*prompt || !*answer || strcmp(prompt, answer) == 0)
+        misuse("--prompt-key, --answer-key: \"%s\": expected two names",
+               text_quote(q, answer, strlen(answer)));
+    for (size_t i = 0; i < 2; i++) {
+        const char *name = i ? answer : prompt;
+        if (utf8_check(name, strlen(name)) != strlen(name))
+            misuse("--%s: %s: expected UTF-8", i ? "answer-key" : "prompt-key",
+                   text_quote(q, name, strlen(name)));
+    }
+    c->named = &c->names;
+}
+
 static void
 settle(struct config_tokenize *c)
 {
+    settle_names(c);
     c->shuffle = cmd_given(&c->cmd, "shuffle");
     c->how.all_targets = c->targets == TARGETS_ALL;
     if (c->torchsharp)
@@ -362,7 +392,7 @@ put_summary(const struct sink *s)
 static int
 check_suffix(const struct config_tokenize *c, const char *out, struct err *err)
 {
-    static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".txt" };
+    static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".csv", ".txt" };
     char q[TEXT_QUOTE];
     for (size_t i = 0; c->emit == EMIT_TOK && i < sizeof texts / sizeof *texts; i++)
         if (slice_ends(slice_of(out), texts[i]))

@@ -2,13 +2,14 @@
 /* tokenize: what its parts share.  tokenize.c parses options and opens files; input.c
  * reads an operand in groups of lines, which all threads work on; kind.c knows what an
  * operand is, array.[ch] make lines of a JSON array; rows.[ch] parse a line, shapes.[ch]
- * its JSON;
+ * its JSON, csv.[ch] and columns.[ch] records of a CSV;
  * samples.c makes samples of lines; emit.c formats samples; order.c shuffles and packs;
  * sink.c writes the output; detokenize.c makes text of a .tok. */
 #ifndef NIBBLE_CMD_TOKENIZE_H
 #define NIBBLE_CMD_TOKENIZE_H
 
 #include "cmd/cmd.h"
+#include "cmd/tokenize/columns.h"
 #include "cmd/tokenize/rows.h"
 #include "lib/format/tok.h"
 
@@ -26,6 +27,8 @@ struct config_tokenize {
     const char *tokenizer, *out[2];
     unsigned n_out; // at least 1 once all is settled
     enum input input;
+    struct shape_names names;        // --prompt-key, --answer-key
+    const struct shape_names *named; // NULL: they were not given
     enum emit emit;
     enum targets { TARGETS_ANSWER, TARGETS_ALL } targets;
     struct template_options how;
@@ -49,7 +52,8 @@ extern const char *const tokenize_inputs[], *const tokenize_invalids[];
 /* Set c->input by the suffixes of the operands, unless --input was given. */
 int kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err);
 /* What the first line with content looks like; otherwise: there is none, or no text. */
-enum input kind_of_text(struct slice text, enum input otherwise);
+enum input kind_of_text(struct slice text, const struct shape_names *names,
+                        enum input otherwise);
 /* Append to an error of an input without a sample what the input looks like. */
 void kind_hint(const struct config_tokenize *c, enum input likely, struct err *err);
 
@@ -158,6 +162,7 @@ struct group {
     const struct config_tokenize *c;
     const struct tokenizer *t;
     struct worker *workers;
+    struct row_form form;
     const char *name;    // of the file, escaped
     const char *unit;    // "line", or "item" of an array
     uint64_t base;       // of text in the file

@@ -165,7 +165,12 @@ static void
 put_settings(msgpack_packer *pk, const struct tok_settings *s)
 {
     // Keys of what is not asked for are left out, so that files are as they always were.
-    msgpack_pack_map(pk, 6U + s->all_targets + (s->chunk != 0) + (s->side ? 2 : 0));
+    msgpack_pack_map(pk, 6U + s->all_targets + (s->chunk != 0) + (s->side ? 2 : 0) +
+                             (s->prompt_key ? 2 : 0));
+    if (s->prompt_key) {
+        put_key(pk, "answer_key");
+        put_key(pk, s->answer_key);
+    }
     if (s->chunk)
         put_maybe(pk, "chunk", true, s->chunk);
     put_bool(pk, "end", s->end);
@@ -175,6 +180,10 @@ put_settings(msgpack_packer *pk, const struct tok_settings *s)
     put_key(pk, s->invalid);
     put_bool(pk, "joint", s->joint);
     put_bool(pk, "parse_special", s->parse_special);
+    if (s->prompt_key) {
+        put_key(pk, "prompt_key");
+        put_key(pk, s->prompt_key);
+    }
     put_maybe(pk, "shuffle", s->shuffled, s->shuffle);
     if (s->side) {
         put_maybe(pk, "side", true, s->side);

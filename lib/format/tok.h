@@ -51,6 +51,7 @@ struct tok_settings {
     uint32_t side;     // 1 or 2 of a split, or 0
     const char *split; // FRACTION:SEED of it
     const char *input, *invalid;
+    const char *prompt_key, *answer_key; // NULL: the usual ones
 };
 
 /* What is counted on the way. */
