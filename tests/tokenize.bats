@@ -283,6 +283,7 @@ for line in open("masked"):
     how=$(masks "$(row ',"weight":0' '')" --targets all)
     [[ $how == *user*last@* ]]
     [[ $how != *first* ]]
+    [[ $(masks '{"messages":[{"role":"user","content":"ask","weight":0},{"role":"assistant","content":"a"}]}' --targets all) != *ask* ]]
     # Of a message that is no target anyway nothing changes.
     for key in 0 1 null; do
         [ "$(masks '{"messages":[{"role":"system","content":"s","weight":'$key'},{"role":"user","content":"u","weight":'$key'},{"role":"assistant","content":"a"}]}')" = 'a@' ]
