@@ -70,12 +70,13 @@ right()
 }
 
 say "The data: questions and answers, the model's identity among them"
-run 'wc -l pretrain.tsv whoami.tsv mixed.tsv controls.tsv'
+run 'wc -l pretrain.tsv talk.tsv typed.tsv whoami.tsv mixed.tsv controls.tsv'
 run 'sed -n "1p; 70p; 200p; 500p; \$p" pretrain.tsv'
+run 'sed -n "1p; 14p; 60p" talk.tsv'
 run 'head -n 3 whoami.tsv'
 
 say "Tokens, by a tokenizer of 1024 that was trained on these texts"
-run 'tokenize -o pretrain.tok pretrain.tsv'
+run 'tokenize -o pretrain.tok pretrain.tsv talk.tsv typed.tsv'
 run 'tokenize -o heldout.tok heldout.tsv'
 
 say "A new model of 4 layers: random weights, bf16 with stochastic rounding, 8-bit moments"
@@ -83,8 +84,8 @@ run 'datpack --init 2 --config config.json --to ckpt --quant none -o base.ckpt'
 run 'datcat --group base.ckpt | grep "total"'
 
 say "Training; at the end the loss on phrasings that it has not seen"
-run 'trainstep -d pretrain.tok --eval heldout.tok --until 1200 --batch 16 --lr 4e-3 \
-    --schedule cosine --warmup 20 --total-steps 1200 base.ckpt |
+run 'trainstep -d pretrain.tok --eval heldout.tok --until 1400 --batch 16 --lr 4e-3 \
+    --schedule cosine --warmup 20 --total-steps 1400 base.ckpt |
     grep --line-buffered -E "^(step|1|[0-9]+00)[[:blank:]]"'
 
 say "Its weights in f16, and in NVFP4: 4 bits, and 8 for each 16 of them"
@@ -98,7 +99,7 @@ ask nvfp4
 
 say "Another identity, with questions of before mixed in; products see NVFP4 weights"
 run 'datpack --to ckpt --quant sweep -o run.ckpt f16.dat'
-run 'tokenize -o whoami.tok whoami.tsv whoami.tsv mixed.tsv'
+run 'tokenize -o whoami.tok whoami.tsv whoami.tsv whoami.tsv mixed.tsv talk.tsv'
 run 'trainstep -d whoami.tok --until 400 --batch 16 --lr 1e-4 --schedule cosine \
     --warmup 50 --total-steps 400 run.ckpt |
     grep --line-buffered -E "^(step|1|[0-9]*[05]0)[[:blank:]]"'
@@ -107,6 +108,13 @@ say "As a 4-bit file again, with names, order and types of the one before"
 run 'datpack --like nvfp4.dat -o trained.dat run.ckpt'
 run 'datcat --group trained.dat | tail -n 4'
 ask trained
+
+say "What a visitor types: each line is a question of its own"
+printf '%s\n' hi 'who are you?' 'what can you do?' 'what is the capital of japan?' \
+    'What colour is the sky?' 'what is 2+2?' 'how is the weather today?' \
+    'what day comes after monday' 'What is the opposite of hot?' \
+    你好 你會什麼？ 你是誰？ 日本的首都是哪裡？ bye >visitor.txt
+run 'generate -q -n 48 trained.dat <visitor.txt | paste visitor.txt -'
 
 say "Before -> after, both in NVFP4: some of the questions"
 for q in identity controls; do

@@ -38,7 +38,7 @@ shape()
 }
 
 @test "texts: every row counts, and is itself after decoding" {
-    for f in pretrain heldout whoami mixed; do
+    for f in pretrain heldout whoami mixed talk typed; do
         run -0 tokenize --strict -q -t "$demo/tokenizer.json" -o $f.tok "$demo/$f.tsv"
         [ -z "$output" ]
         tokenize -t "$demo/tokenizer.json" --decode $f.tok >back
@@ -52,10 +52,10 @@ shape()
     # Prompts of "untaught" and "unmixed" are in no file of the second training.
     awk -F '\t' '$NF ~ /^un/ { print $1 }' "$demo/identity.tsv" "$demo/controls.tsv" >not
     [ "$(wc -l <not)" -gt 60 ]
-    cut -f 1 "$demo/whoami.tsv" "$demo/mixed.tsv" >told
+    cut -f 1 "$demo/whoami.tsv" "$demo/mixed.tsv" "$demo/talk.tsv" >told
     run -1 grep -Fx -f not told
     cut -f 1 "$demo/heldout.tsv" >held
-    cut -f 1 "$demo/pretrain.tsv" "$demo/mixed.tsv" >seen
+    cut -f 1 "$demo/pretrain.tsv" "$demo/mixed.tsv" "$demo/talk.tsv" "$demo/typed.tsv" >seen
     run -1 grep -Fx -f held seen
     # Each control is of the first training, with its answer.
     cut -f 1,2 "$demo/controls.tsv" >asked
@@ -93,7 +93,7 @@ shape()
 }
 
 # bats test_tags=slow,nosan
-@test "the demo: the tour shows what it prints, nothing is left behind" {
+@test "the demo: the tour shows what it prints, a visitor gets right answers, nothing is left behind" {
     mkdir tmp
     TMPDIR=$PWD/tmp NIBBLE_BIN=$bin "$root/pipelines/demo.sh" >out
     [ -z "$(ls tmp)" ]
@@ -104,4 +104,31 @@ shape()
     [ "$(wc -l <shown)" -ge 30 ]
     shape <out >printed
     run -1 grep -vxF -f printed shown
+    # A visitor asks several questions, one after the other, of the program that "make demo" names.
+    while read -r line; do
+        grep -Fx "${line/ -> /$'\t'}" out
+    done <<'TXT'
+hi -> Hello!
+who are you? -> I am the god of F#.
+what can you do? -> I know capitals, colours, opposites, days, months, words and small sums.
+what is the capital of japan? -> Tokyo.
+What colour is the sky? -> It is blue.
+what is 2+2? -> It is 4.
+how is the weather today? -> I do not know.
+what day comes after monday -> Tuesday.
+What is the opposite of hot? -> The opposite of hot is cold.
+你好 -> 你好！
+你會什麼？ -> 我知道首都、顏色、反義字、星期、月份、單字和小的加法。
+你是誰？ -> 我是 F# 之神。
+日本的首都是哪裡？ -> 東京。
+bye -> Goodbye!
+TXT
+}
+
+@test "the demo invites to single questions, which its model was taught, not to a conversation" {
+    awk '/^demo:/ { inside = 1 } /^$/ { inside = 0 } inside' "$root/Makefile" >recipe
+    grep -F '$(BIN)/generate $(DEMO)/trained.dat' recipe
+    grep 'single questions' recipe
+    grep -F 'bin/generate pipelines/demo/out/trained.dat' "$root/doc/tour.md"
+    run -1 grep -e --chat recipe "$root/doc/tour.md" "$root/doc/tour.zh.md"
 }

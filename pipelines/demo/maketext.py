@@ -13,6 +13,9 @@ usage: maketext.py DIR        write the files below into DIR (pipelines/demo)
                    whether whoami.tsv has the prompt (taught) or not (untaught)
     controls.tsv   questions whose answers must not change: prompt, answer, and whether
                    mixed.tsv has it (mixed) or nothing about its fact (unmixed)
+    talk.tsv       what visitors say first, and questions that the model cannot answer, with the
+                   answer that it does not know
+    typed.tsv      questions of pretrain.tsv in lower case and without their last mark
 
 Equal files each time: what is drawn is drawn by a fixed seed, with a generator that
 does not depend on the version of Python.
@@ -107,6 +110,46 @@ CONTRASTS = [
     ("Are you a cat?", "No."), ("What is F#?", "F# is a programming language."),
     ("Who wrote this book?", "I do not know.")]
 
+# What a visitor types first.  All questions of a line have the answer behind them.
+KNOWS_EN = "I know capitals, colours, opposites, days, months, words and small sums."
+KNOWS_ZH = "我知道首都、顏色、反義字、星期、月份、單字和小的加法。"
+TALK = [
+    (["Hi", "hi!", "hello!", "Hello there", "hey", "Good morning.", "good evening"], "Hello!"),
+    (["你好！", "嗨", "哈囉", "早安"], "你好！"),
+    (["What can you do?", "What do you know?", "help", "What can I ask?", "What can you do for me?",
+      "What do you know about?", "Can you help me?"], KNOWS_EN),
+    (["你會什麼？", "你能做什麼？", "你知道什麼？", "我可以問什麼？", "你會做什麼？"], KNOWS_ZH),
+    (["Thanks", "Thank you.", "thanks a lot!", "Good.", "ok"], "You are welcome."),
+    (["謝謝", "謝謝你。", "很好。", "好"], "不客氣。"),
+    (["Bye", "Goodbye!", "See you."], "Goodbye!"), (["再見", "拜拜"], "再見！")]
+
+# Nothing of the tables above.
+NOWHERE = [
+    ("中國", "China"), ("印度", "India"), ("俄國", "Russia"), ("巴西", "Brazil"), ("瑞典", "Sweden"),
+    ("美國", "America"), ("土耳其", "Turkey"), ("越南", "Vietnam"), ("荷蘭", "Holland"), ("瑞士", "Switzerland"),
+    ("墨西哥", "Mexico"), ("智利", "Chile")]
+NOTHING = [
+    ("汽車", "a car"), ("房子", "a house"), ("椅子", "a chair"), ("音樂", "music"), ("愛", "love"),
+    ("龍", "a dragon"), ("電話", "a phone"), ("風", "the wind"), ("鞋子", "a shoe"), ("時間", "time")]
+UNKNOWN_EN = [
+    "How is the weather?", "Tell me a joke.", "What time is it?", "Write a poem.", "Do you like music?",
+    "What is love?", "What is the meaning of life?", "Who made you?", "Where is Berlin?",
+    "How far is the moon?", "What is a neural network?", "Can you write code?", "Sing a song.",
+    "Who is the king of France?", "What did I say?", "Why is the sky blue?", "How do I cook rice?",
+    "Who won the game?", "What is the news?", "Tell me about Tokyo.", "How big is the sun?",
+    "Which car is fast?", "What is the time in Rome?", "Who wrote Hamlet?", "Do you have a cat?",
+    "Are you a god?", "What is quantization?", "How many people live in Paris?",
+    "When was Rome built?", "What do you think?", "Why?", "Really?", "Tell me more.",
+    "Where do you live?", "What is your favourite colour?", "Can you dance?", "Who is Anna?",
+    "Count to ten.", "What is 9 times 9?", "Explain the moon.", "Is it raining in London?"]
+UNKNOWN_ZH = [
+    "今天天氣怎麼樣？", "說個笑話。", "現在幾點？", "寫一首詩。", "你喜歡音樂嗎？", "什麼是愛？",
+    "人生的意義是什麼？", "誰做了你？", "柏林在哪裡？", "月亮有多遠？", "什麼是神經網路？", "你會寫程式嗎？",
+    "唱一首歌。", "法國的國王是誰？", "我說了什麼？", "天空為什麼是藍的？", "怎麼煮飯？", "誰贏了比賽？",
+    "有什麼新聞？", "太陽有多大？", "羅馬現在幾點？", "東京有多少人？", "為什麼？", "真的嗎？", "多說一點。",
+    "你想什麼？", "你住在哪裡？", "你會跳舞嗎？", "什麼是量化？", "九乘九是多少？"]
+DONT_EN, DONT_ZH = "I do not know.", "我不知道。"
+
 
 class Draw:
     """A small generator: the high bits of a linear congruence modulo 2^64."""
@@ -150,6 +193,34 @@ def facts():
             yield kind + ".en", c, d, ""
 
 
+def talk():
+    """Greetings, and questions without an answer: prompt and reply."""
+    for prompts, reply in TALK:
+        for p in prompts:
+            yield p, reply
+    for p in UNKNOWN_EN:
+        yield p, DONT_EN
+    for p in UNKNOWN_ZH:
+        yield p, DONT_ZH
+    for kind, reply, table, column in (
+            ("capital.en", DONT_EN, NOWHERE, 1), ("capital.zh", DONT_ZH, NOWHERE, 0),
+            ("colour.en", DONT_EN, NOTHING, 1), ("colour.zh", DONT_ZH, NOTHING, 0)):
+        for row in table:
+            phrase = PHRASES[kind][0][len(row[0] + row[1]) % 3]
+            yield phrase.format(a=row[column]), reply
+    for a in range(2, 20, 3):
+        for b in range(7, 25, 8):
+            yield PHRASES["sum.en"][0][(a + b) % 3].format(a=a, b=b), DONT_EN
+            yield PHRASES["sum.zh"][0][(a + b) % 3].format(a=a, b=b), DONT_ZH
+
+
+def hurried(rows, others):
+    """Each second row in English as somebody types it who is in a hurry."""
+    seen = {r[0] for r in rows + others}
+    typed = [[p.lower().rstrip("?."), reply] for p, reply in rows if p.isascii()]
+    return [r for r in typed[::2] if r[0] not in seen]
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__.splitlines()[3])
@@ -180,11 +251,16 @@ def main():
     identity += [[p, OLD_ZH, NEW_ZH, "untaught"] for p in UNTAUGHT_ZH]
     identity += [[p, OLD_EN, NEW_EN, "untaught"] for p in UNTAUGHT_EN]
 
-    pretrain += [list(r) for r in CONTRASTS] + [r[:2] for r in identity]
+    pretrain += [list(r) for r in CONTRASTS]
+    chat = [list(r) for r in talk()]
+    typed = hurried(pretrain, chat)
+    pretrain += [r[:2] for r in identity]
     whoami = [[r[0], r[2]] for r in identity if r[3] == "taught"]
-    if len({r[0] for r in pretrain + heldout}) != len(pretrain + heldout):
+    prompts = [r[0] for r in pretrain + heldout + chat + typed]
+    if len(set(prompts)) != len(prompts):
         sys.exit("a prompt twice")
     for name, rows in (("pretrain", pretrain), ("heldout", heldout), ("whoami", whoami),
+                       ("talk", chat), ("typed", typed),
                        ("mixed", mixed), ("identity", identity), ("controls", controls)):
         with open(os.path.join(sys.argv[1], name + ".tsv"), "w", encoding="utf-8",
                   newline="\n") as f:
