@@ -5,6 +5,7 @@
 # what doc/tour.md shows of it is what it prints.
 
 # shellcheck disable=SC2030,SC2031,SC2154  # output: set by run
+# shellcheck disable=SC2016  # of a recipe of make
 
 # bats file_tags=native
 load common

@@ -261,7 +261,7 @@ for line in open("masked"):
 
 @test "weight 0, train, loss, masked: that answer is context and no target" {
     local u='{"role":"user","content":"u"}' say how key
-    say='{"messages":['$u',{"role":"assistant","content":"first"%s},'$u',{"role":"assistant","content":"last"%s}]}'
+    say="{\"messages\":[$u,{\"role\":\"assistant\",\"content\":\"first\"%s},$u,{\"role\":\"assistant\",\"content\":\"last\"%s}]}"
     # shellcheck disable=SC2059  # the row is the format
     row() { printf "$say" "$@"; }
     [ "$(masks "$(row '' '')")" = 'first@last@' ]
@@ -277,7 +277,7 @@ for line in open("masked"):
     row ',"weight":0' '' >a.jsonl
     row '' '' >b.jsonl
     [ "$(tokenize -q -t "$T" --emit ids a.jsonl)" = "$(tokenize -q -t "$T" --emit ids b.jsonl)" ]
-    [ "$(masks '{"messages":['$u',{"weight":0,"content":"first","role":"assistant"},'$u',{"role":"assistant","content":"last"}]}')" = 'last@' ]
+    [ "$(masks '{"messages":['"$u"',{"weight":0,"content":"first","role":"assistant"},'"$u"',{"role":"assistant","content":"last"}]}')" = 'last@' ]
     [ "$(masks '{"conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"a","weight":0},{"from":"gpt","value":"b"}]}')" = 'b@' ]
     # With prompts as targets, what was excluded stays so; so does a mask in other input.
     how=$(masks "$(row ',"weight":0' '')" --targets all)
@@ -592,7 +592,7 @@ both() {
     both c.csv c.jsonl
     # By suffix, by name, from a pipe.
     tokenize -q -t "$T" --emit jsonl --input csv <c.csv | cmp - from-csv
-    cat c.csv | tokenize -q -t "$T" --emit jsonl --input csv - | cmp - from-csv
+    tail -c +1 c.csv | tokenize -q -t "$T" --emit jsonl --input csv - | cmp - from-csv
     run -0 --separate-stderr tokenize -v -t "$T" -o c.tok c.csv
     [[ ${stderr_lines[0]} == 'tokenize: c.csv: a byte order mark was dropped' ]]
     [[ ${stderr_lines[1]} == 'tokenize: c.csv: line 6: skipped: '*'one of them is empty' ]]
@@ -662,14 +662,14 @@ both() {
     local hint='; it looks like CSV: try --input csv' head
     for head in 'prompt,completion\na b,c d' 'instruction,input,output\na,b,c' 'text\nsome words' \
         'question,answer\n"a, b",c' 'id,"user_input",best.answer\n1,2,3'; do
-        printf "$head\n" >plain
+        printf '%b\n' "$head" >plain
         refuse "$hint" tokenize -t "$T" --count plain
         refuse "$hint" tokenize -t "$T" --input jsonl --count plain
         refuse "$hint" tokenize -t "$T" --input ids --count plain
     done
     # Sentences are lines, whatever commas they have.
     for head in 'Hello, world\nHow are you, then' 'yes,no\nfoo' 'One.\nTwo.' 'a b,c d\ne,f'; do
-        printf "$head\n" >plain
+        printf '%b\n' "$head" >plain
         refuse '; it looks like lines of text: try --input lines' tokenize -t "$T" --count plain
     done
 }
