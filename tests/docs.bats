@@ -105,6 +105,8 @@ same()
         if command -v groff >/dev/null; then
             run -0 groff -man -Tutf8 -ww -z "$page"
             same "" "$output"
+            # No blank before a comma or a full stop, as .B "word"\fR, makes one.
+            run -1 grep -E '[^ ] +[,.;:)]( |$)' <(groff -man -Tutf8 -P-cbu -rLL=180n "$page")
         fi
         if command -v man >/dev/null; then
             run -0 bash -c 'MANWIDTH=$2 man --warnings=w -l "$1" 2>&1 >/dev/null' \
