@@ -173,6 +173,7 @@ IO_SRCS = \
 	lib/io/pack/input_scales.c \
 	lib/io/pack/items.c \
 	lib/io/pack/like.c \
+	lib/io/pack/merge.c \
 	lib/io/pack/metadata.c \
 	lib/io/pack/output.c \
 	lib/io/pack/pack.c \

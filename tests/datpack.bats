@@ -589,6 +589,66 @@ PY
     run -0 datcat --diff o.dat o.safetensors
 }
 
+@test "several inputs: a line says what each of them gave" {
+    merged() {
+        run -0 --separate-stderr datpack -f -o m.dat "$@"
+        [ -z "$output" ]
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    }
+    put a.dat '[T(n, "u8", (1,), b"a") for n in ("x", "y", "z")]'
+    put b.dat '[T("y", "u8", (2,), b"bb"), T("z", "u8", (1,), b"b"), T("w", "u8", (1,), b"b")]'
+    put c.dat '[T("v", "u8", (1,), b"c")]'
+    merged a.dat b.dat
+    [ "$stderr" = "datpack: m.dat: 3 tensors of a.dat, 2 replaced by b.dat's (1 of another shape), 1 added by b.dat" ]
+    merged c.dat a.dat
+    [ "$stderr" = 'datpack: m.dat: 1 tensor of c.dat, 3 added by a.dat' ]
+    merged -x w a.dat c.dat b.dat
+    [ "$stderr" = "datpack: m.dat: 3 tensors of a.dat, 1 added by c.dat, 2 replaced by b.dat's (1 of another shape)" ]
+    merged -s 'v' a.dat c.dat
+    [ "$stderr" = 'datpack: m.dat: 0 tensors of a.dat, 1 added by c.dat' ]
+    # Nothing of one is left, or nothing was taken of it.
+    cp a.dat d.dat
+    merged a.dat d.dat
+    [ "$stderr" = "datpack: m.dat: 3 tensors of a.dat, all 3 replaced by d.dat's" ]
+    merged -s '[xyz]' a.dat c.dat
+    [ "$stderr" = 'datpack: m.dat: 3 tensors of a.dat, none of c.dat' ]
+    # Shards are one line, however many they are.
+    datpack -q --init 1 --config "$C" --shard-size 4K -o shards/
+    [ "$(ls shards/*.safetensors | wc -l)" -gt 4 ]
+    merged --dtype bf16 shards/*.safetensors
+    [ "$stderr" = "datpack: m.dat: $(datcat -l m.dat | grep -vc '^lm_head') tensors of $(ls shards/*.safetensors |
+        wc -l) files, no name in two of them" ]
+    quiet datpack -q -f -o m.dat a.dat b.dat
+    # One input is nothing to tell of.
+    quiet datpack -f -o m.dat a.dat
+}
+
+@test "two whole models of different configurations are not merged" {
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$C" >less.json
+    sed 's/"rope_theta": [0-9.e]*/"rope_theta": 7/' "$C" >other.json
+    run ! cmp -s "$C" less.json
+    run ! cmp -s "$C" other.json
+    pack --init 1 --config "$C" -o a.dat
+    pack --init 2 --config "$C" -o b.dat
+    pack --init 3 --config less.json -o less.dat
+    pack --init 3 --config other.json -o other.dat
+    refuse_pack 'a.dat and less.dat: are two whole models: num_hidden_layers is 2 and 1: expected * -s * --config' \
+        -o m.dat a.dat less.dat
+    refuse_pack 'are two whole models: rope_theta is ' -q -o m.safetensors a.dat b.dat other.dat
+    refuse_pack 'are two whole models: num_hidden_layers is 1 and 2' -q -o m/ less.dat a.dat
+    # Parts of another one, and what the user has decided, are taken.
+    pack -s '*mlp*' -o part.dat less.dat
+    pack -o m.dat a.dat part.dat
+    cmp <(datcat --payload model.layers.0.mlp.up_proj.weight m.dat) \
+        <(datcat --payload model.layers.0.mlp.up_proj.weight less.dat)
+    pack -f -s '*mlp*' -o m.dat a.dat less.dat
+    pack -f --config "$C" -o m.dat a.dat other.dat
+    pack -f --rename 'model.layers.1.*=other.layers.1.*' -o m.dat a.dat less.dat
+    # Of one configuration the later model is the result.
+    pack -f -o m.dat a.dat b.dat
+    run -0 datcat --diff m.dat b.dat
+}
+
 @test "-s and -x choose from all inputs" {
     pack -s '*norm*' -x '*layers*' -o o.dat "$IN/tied.dat"
     [ "$(datcat -l o.dat)" = model.norm.weight ]
@@ -1523,6 +1583,39 @@ PY
     cmp beside/tokenizer.json dir/tokenizer.json
     cmp beside/chat_template.jinja dir/chat_template.jinja
     diff -r dir file
+}
+
+@test "a model directory without a tokenizer is written with a warning that names -t" {
+    local kind warning='has no tokenizer, which servers need: none lies beside in/run.ckpt; -t FILE'
+    mkdir in
+    sed 's/"vocab_size": *[0-9]*/"vocab_size": 3200/' "$C" >wide.json
+    pack --init 1 --to ckpt --config wide.json -o in/run.ckpt
+    written() {
+        run -0 --separate-stderr datpack "$@"
+        [ -z "$output" ]
+    }
+    for kind in safetensors modelopt compressed-tensors; do
+        written --to $kind -o $kind/ in/run.ckpt
+        [ "$(grep -c 'tokenizer' <<<"$stderr")" -eq 1 ]
+        [[ ${stderr_lines[-1]} == "datpack: $kind/: $warning"* ]]
+        written --to $kind -t "$HERE/vectors/tokenizer-small.json" -f -o $kind/ in/run.ckpt
+        [[ $stderr != *tokenizer* ]]
+        quiet datpack -q --to $kind -f -o $kind/ in/run.ckpt
+        [ ! -e $kind/tokenizer.json ]
+    done
+    written --init 1 --config wide.json -o init/
+    [[ $stderr == *'init/: has no tokenizer, which servers need: '*'; -t FILE'* ]]
+    # The older pair of files is a tokenizer, half of it is none.
+    echo '{}' >in/vocab.json
+    written -o half/ in/run.ckpt
+    [[ $stderr == *"half/: $warning"* ]]
+    : >in/merges.txt
+    written -o pair/ in/run.ckpt
+    [ -z "$stderr" ]
+    # Nor does a file need one.
+    rm in/vocab.json
+    written -o m.safetensors in/run.ckpt
+    [ -z "$stderr" ]
 }
 
 @test "-t: what is no tokenizer is refused, before anything is written" {

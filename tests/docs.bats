@@ -154,7 +154,7 @@ section()
 @test "the examples of the man pages run, in their order" {
     for p in $programs; do
         mkdir "$p"
-        cp "$root/pipelines/demo/config.json" "$p"
+        cp "$root"/pipelines/demo/{config,tokenizer}.json "$p"
         awk '/^\.SH/ { inside = $2 == "EXAMPLES" }
             /^\.EE/ { code = 0 }
             inside && code { gsub(/\\-/, "-"); gsub(/\\e/, "\\"); print }

@@ -186,6 +186,35 @@ beside_copy(struct plan *p, struct writer *w)
     return copy_cards(p, w, s);
 }
 
+/* Whether the directory that was written has that file. */
+static bool
+wrote(const struct plan *p, const char *leaf)
+{
+    struct err why = { 0 };
+    char *path = path_join(p->c->out, leaf);
+    bool there = path && path_exists(path, &why) == 1;
+    free(path);
+    return there;
+}
+
+void
+beside_report(const struct plan *p)
+{
+    const struct pack *c = p->c;
+    if (!c->directory)
+        return;
+    if (!p->config.p)
+        io_warn(c->io, "%s: no configuration was found, so it has no config.json",
+                c->out);
+    else if (!wrote(p, "tokenizer.json") &&
+             !(wrote(p, "vocab.json") && wrote(p, "merges.txt")))
+        io_warn(c->io,
+                "%s: has no tokenizer, which servers need: %s%s; -t FILE adds the "
+                "model's tokenizer.json",
+                c->out, p->n_inputs ? "none lies beside " : "random weights have none",
+                p->n_inputs ? p->inputs[0].store.name : "");
+}
+
 static int
 is_input(const struct plan *p, const char *out)
 {

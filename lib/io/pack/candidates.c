@@ -55,6 +55,23 @@ candidate_replace(struct candidate *was, const struct candidate *c)
     was->place = place;
 }
 
+static bool
+same_shape(const struct candidate *a, const struct candidate *b)
+{
+    return a->rank == b->rank &&
+           memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
+}
+
+/* Remember that c, of a later input, takes the place of *was. */
+static void
+count_replaced(const struct candidate *was, const struct candidate *c)
+{
+    if (!c->in)
+        return;
+    c->in->replaced++;
+    c->in->reshaped += !same_shape(was, c);
+}
+
 int
 candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
 {
@@ -72,6 +89,7 @@ candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
             return err_set(p->err, ERR_USAGE,
                            "--rename: two tensors would be named \"%s\"",
                            text_quote(q, c->name, len));
+        count_replaced(was, c);
         candidate_replace(was, c);
         return 0;
     }
@@ -88,6 +106,8 @@ candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
     all->v[all->n] = *c;
     all->v[all->n].order = all->n;
     all->n++;
+    if (c->in)
+        c->in->added++;
     return 0;
 }
 
@@ -221,8 +241,7 @@ candidates_gather(struct plan *p, struct candidates *all)
 int
 candidate_same(struct plan *p, const struct candidate *a, const struct candidate *b)
 {
-    if (a->dtype != b->dtype || a->dtype == DT_NVFP4 || a->rank != b->rank ||
-        memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0)
+    if (a->dtype != b->dtype || a->dtype == DT_NVFP4 || !same_shape(a, b))
         return 0;
     if (!a->in || !b->in)
         return a->row == b->row;

@@ -29,6 +29,8 @@ void metadata_free(struct metadata *f);
 int beside_find_tokenizer(struct plan *p);
 /* Copy the model files beside the first input: tokenizer, card, licenses. */
 int beside_copy(struct plan *p, struct writer *w);
+/* After the output: a warning if a model directory has no configuration or no tokenizer. */
+void beside_report(const struct plan *p);
 /* An output, or a sidecar of it, that is an input is an error. */
 int beside_check_output(const struct plan *p);
 int beside_check(const struct plan *p, const char *out);
@@ -43,5 +45,9 @@ int report_write(const struct plan *p, struct outfile *o);
 /* A warning each: quantizer and errors; values that underflowed. */
 void report_summary(const struct plan *p);
 void report_lost(const struct plan *p);
+
+/* ---- merge.c */
+/* A line about what each of several inputs gave. */
+void report_merged(const struct plan *p);
 
 #endif

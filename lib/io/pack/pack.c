@@ -30,12 +30,11 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
     if (rc < 0 && report.err) // begun
         out_abandon(&report);
     if (rc == 0) {
+        report_merged(&p);
         report_summary(&p);
         report_lost(&p);
+        beside_report(&p);
     }
-    if (rc == 0 && c->directory && !p.config.p)
-        io_warn(c->io, "%s: no configuration was found, so it has no config.json",
-                c->out);
     if (rc == 0 && c->io->verbose)
         io_warn(c->io, "%s: %s, %zu tensors", c->out, c->to, p.n);
     plan_close(&p);

@@ -74,6 +74,8 @@ struct input {
     struct store store;
     struct views views;
     uint8_t xxh3[XXH3_BYTES];
+    // tensors of it that no input before had, or that replaced one, of another shape
+    size_t added, replaced, reshaped;
 };
 
 /* Values that underflowed: below the normal numbers of their new type, and rounded. */
@@ -188,6 +190,10 @@ int candidates_check_model(struct plan *p, struct candidates *all);
 /* 1: equal in dtype, shape and bytes; 0: not; -1. */
 int candidate_same(struct plan *p, const struct candidate *a,
                    const struct candidate *b);
+
+/* ---- merge.c */
+/* Two whole models of different configurations are an error. */
+int merge_check(struct plan *p);
 
 /* ---- config_text.c */
 /* Make the model untied. */

@@ -141,9 +141,9 @@ static int
 plan_items(struct plan *p, struct candidates *all)
 {
     const struct traits *to = plan_target(p);
-    if (candidates_gather(p, all) < 0 || head_settle(p, all) < 0 ||
-        quantize_settle(p) < 0 || importance_open(p) < 0 || input_scales_open(p) < 0 ||
-        groups_settle_plain(p, all) < 0)
+    if (candidates_gather(p, all) < 0 || merge_check(p) < 0 ||
+        head_settle(p, all) < 0 || quantize_settle(p) < 0 || importance_open(p) < 0 ||
+        input_scales_open(p) < 0 || groups_settle_plain(p, all) < 0)
         return -1;
     settle_w4a4(p, all);
     int rc = p->has_like    ? plan_like(p, all)
