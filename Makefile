@@ -549,9 +549,13 @@ PLUGINS = libnibble-cuda.so libnibble-mpi.so
 MANDIR = $(DESTDIR)$(PREFIX)/share/man
 COMPDIR = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 MANS = $(notdir $(wildcard man/*.[17]))
+SCRIPTS = report plot
+SCRIPT_FILES = report/report.py report/report.css plot/plot.py
 install: all
 	$(INSTALL) -d $(BINDIR) $(MANDIR)/man1 $(MANDIR)/man7 $(COMPDIR)
 	$(INSTALL) -m 755 $(BINS) $(BINDIR)
+	$(foreach s,$(SCRIPTS),$(INSTALL) -m 755 pipelines/$s/$s.sh $(BINDIR)/nibble-$s &&) :
+	$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $(SCRIPT_FILES:%=pipelines/%) $(LIBDIR)
 	$(foreach l,$(wildcard $(PLUGINS:%=$(BIN)/%)),$(INSTALL) -d $(LIBDIR) && $(INSTALL) -m 644 $l $(LIBDIR) &&) :
 	$(foreach m,$(MANS),$(INSTALL) -m 644 man/$m $(MANDIR)/man$(subst .,,$(suffix $m)) &&) :
 	$(foreach c,$(wildcard tools/completion.bash),$(foreach p,$(PROGS),\
@@ -559,7 +563,8 @@ install: all
 
 ## uninstall   remove what install put there
 uninstall:
-	rm -f $(PLUGINS:%=$(LIBDIR)/%) $(PROGS:%=$(BINDIR)/%) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
+	rm -f $(PLUGINS:%=$(LIBDIR)/%) $(PROGS:%=$(BINDIR)/%) $(SCRIPTS:%=$(BINDIR)/nibble-%) \
+		$(addprefix $(LIBDIR)/,$(notdir $(SCRIPT_FILES))) $(foreach m,$(MANS),$(MANDIR)/man$(subst .,,$(suffix $m))/$m) $(PROGS:%=$(COMPDIR)/%)
 
 ## arm64       cross-build for aarch64 and run the quick tests under qemu-user
 arm64: | $(SETUP)

@@ -279,7 +279,7 @@ no_gnuplot()
     no_gnuplot path
     log 3 2 >a.jsonl
     PATH=$PWD/path run -2 --separate-stderr plot -o p a.jsonl
-    [[ $stderr == 'plot: gnuplot is not installed; '*'"tools/setup.sh"'* ]]
+    [[ $stderr == "plot: gnuplot is not installed; Debian's package is gnuplot-nox" ]]
     [ ! -e p ]
 }
 
@@ -377,6 +377,95 @@ experiment()
     run -0 --separate-stderr report -f -o page.html out
     python3 "$root/tests/page.py" page.html >text
     grep -Fqx 'train.jsonl has no step.' text
+}
+
+@test "report: every log of trainstep is taken, by what it holds; what is left out is said" {
+    need_gnuplot
+    mkdir out
+    log 4 3 2 >out/log.jsonl
+    run -0 --separate-stderr report -o page.html out
+    [ -z "$stderr$output" ]
+    [ "$(grep -c '^<svg' page.html)" -eq 4 ]
+    python3 "$root/tests/page.py" page.html >text
+    grep -Fqx 'last loss' text
+    # Samples have the suffix of logs, whatever their name is.
+    echo '{"prompt":"a","target":"b"}' >out/train.jsonl
+    echo '{"step":1,"text":"a document"}' >out/documents.jsonl
+    echo 'no JSON' >out/notes.jsonl
+    # The evaluations of --keep-best are in the log, too.
+    echo '{"step":2,"eval_loss":3,"eval_tokens":9,"data":"x","origin":"y"}' >out/run.ckpt.eval.jsonl
+    log 5 4 >out/second.jsonl
+    run -0 --separate-stderr report -f -o page.html out
+    [ "$stderr" = $'report: left out: documents.jsonl, notes.jsonl, train.jsonl: no log of trainstep
+report: left out: run.ckpt.eval.jsonl: evaluations, which the log has, too' ]
+    python3 "$root/tests/page.py" page.html >text
+    grep -Fqx 'second.jsonl' text
+    run -1 grep -F 'documents.jsonl' text
+    run -0 --separate-stderr report -q -f -o page.html out
+    [ -z "$stderr$output" ]
+    # Where there is no log they are all that there is.
+    rm out/log.jsonl out/second.jsonl
+    run -0 --separate-stderr report -f -o page.html out
+    python3 "$root/tests/page.py" page.html >text
+    grep -Fqx 'evaluation, last' text
+    # A command of README, and its log.
+    cp "$IN/start.ckpt" run.ckpt
+    trainstep -q -d "$IN/data.tok" --until 3 --batch 2 --lr 1e-5 --log log.jsonl run.ckpt >steps
+    run -0 --separate-stderr report -o here.html .
+    [ -z "$stderr" ]
+    [ "$(grep -c '^<svg' here.html)" -eq 4 ]
+}
+
+@test "report: files by name, with a directory or alone" {
+    need_gnuplot
+    mkdir out
+    printf 'a\tb\n1\t2\n' >out/evaluate.tsv
+    log 4 3 2 >out/log.jsonl
+    log 5 4 >other
+    cp "$IN/cost.tsv" report-of-nvquant
+    cp "$IN/memory.json" mem
+    run -0 --separate-stderr report -o page.html other report-of-nvquant mem
+    [ -z "$stderr$output" ]
+    python3 "$root/tests/page.py" page.html >text
+    for words in 'Training' 'Quantization' 'Memory' 'report-of-nvquant, each tensor' '15 tensors'; do
+        grep -Fqx "$words" text
+    done
+    run -1 grep -Fx 'Results' text
+    # One that is in the directory is shown once.
+    run -0 --separate-stderr report -f -o page.html out/log.jsonl out other
+    python3 "$root/tests/page.py" page.html >text
+    grep -Fqx 'Results' text
+    [ "$(grep -c '<h3>.*log.jsonl</h3>' page.html)" -eq 1 ]
+    grep -q '<h3>.*/other</h3>' page.html
+    run -2 --separate-stderr report -f -o other other
+    [[ $stderr == *'is an input, too' ]]
+    run -2 --separate-stderr report -o x.html out "$IN/ids"
+    [[ $stderr == *'ids: is no log or memory report of trainstep'* ]]
+    run -2 --separate-stderr report -o x.html - <other
+    [ ! -e x.html ]
+}
+
+@test "make install: nibble-report and nibble-plot, and uninstall leaves nothing" {
+    need_gnuplot
+    make -s -C "$root" -o all install PREFIX=/usr DESTDIR="$PWD/dest" BIN="$bin"
+    find dest -type f | grep -q 'bin/trainstep$'
+    for p in nibble-plot nibble-report; do
+        run -0 --separate-stderr "dest/usr/bin/$p" --help
+        [[ $output == *"  $p [-f] "* && $output != *pipelines/* && -z $stderr ]]
+        run -2 --separate-stderr "dest/usr/bin/$p"
+        [[ $stderr == "$p: want "* ]]
+    done
+    mkdir out
+    cp "$IN/train.jsonl" out/log.jsonl
+    cp "$IN/run.ckpt" out
+    PATH="$PWD/dest/usr/bin:$PATH" NIBBLE_BIN='' run -0 --separate-stderr nibble-report -o page.html out
+    [ -z "$stderr" ]
+    # The datcat beside it was asked.
+    grep -q '&quot;init&quot;: 3' page.html
+    PATH="$PWD/dest/usr/bin:$PATH" run -0 nibble-plot -o plots out/log.jsonl
+    [ -s plots/loss.svg ]
+    make -s -C "$root" -o all uninstall PREFIX=/usr DESTDIR="$PWD/dest" BIN="$bin"
+    [ -z "$(find dest ! -type d)" ]
 }
 
 @test "report: without gnuplot it is a page without figures" {

@@ -162,7 +162,7 @@ def read_hist(data):
 
 # How a file begins, what it is, and what to say where it has nothing to draw.
 KINDS = (
-    (rb'\{"step":|step\tloss\t', "log", read_log, "step"),
+    (rb'\{"step":[0-9]+,.*"(eval_)?loss":|step\tloss\t', "log", read_log, "step"),
     (rb"name\tshape\tsqnr_db\t", "error", read_errors, "tensor with a finite error"),
     (rb"name\tfrom\tto\tcount", "values", read_hist, "tensor with two different values"),
     (rb'\{"Pid":.*"Tool":"memguard"', "usage", read_usage, "sample"),
@@ -170,27 +170,40 @@ KINDS = (
 )
 
 
-def read_file(path, name, say):
-    """(kind, contents), or None if there is nothing in it to draw."""
+def read_bytes(path, name, most=-1):
     try:
         with open(0 if path == "-" else path, "rb") as f:
-            data = f.read()
+            return f.read(most)
     except OSError:
         raise Fail(f"{name}: cannot be read") from None
-    if not data:
-        say(f"{name}: is empty: nothing to draw")
-        return None
+
+
+def kind_of(data):
+    """The row of KINDS that fits the beginning of a file, or None."""
     first = data[:4096].replace(b"\0", b"").split(b"\n")[0]
-    for begin, kind, read, what in KINDS:
-        if re.match(begin, first):
-            contents = read(data)
-            if not contents:
-                say(f"{name}: has no {what}: nothing to draw")
-            return (kind, contents) if contents else None
-    raise Fail(
+    return next((row for row in KINDS if re.match(row[0], first)), None)
+
+
+def of_no_kind(name):
+    return Fail(
         f"{name}: is no log or memory report of trainstep, no report of"
         " nvquant or memguard and no histogram of datcat"
     )
+
+
+def read_file(path, name, say):
+    """(kind, contents), or None if there is nothing in it to draw."""
+    data = read_bytes(path, name)
+    if not data:
+        say(f"{name}: is empty: nothing to draw")
+        return None
+    if not (row := kind_of(data)):
+        raise of_no_kind(name)
+    _, kind, read, what = row
+    contents = read(data)
+    if not contents:
+        say(f"{name}: has no {what}: nothing to draw")
+    return (kind, contents) if contents else None
 
 
 # ---- figures -----------------------------------------------------------------------------
@@ -515,25 +528,32 @@ def draw(work, files, directory, smooth, formats, force, say):
     return list(paths)
 
 
-def options(argv, long, doc):
+def program(name):
+    """The name that this program was called by: NAME in its directory, nibble-NAME if it is
+    installed."""
+    return os.environ.get("NIBBLE_NAME") or name
+
+
+def options(argv, short, long, name, doc):
     """Options as a dict, and operands; --help is answered."""
     try:
-        pairs, operands = getopt.gnu_getopt(argv, "hfo:", ["help", "force", "output=", *long])
+        pairs, operands = getopt.gnu_getopt(argv, "hfo:" + short, ["help", "force", "output=", *long])
     except getopt.GetoptError as e:
         name = safe(("-" if len(e.opt) == 1 else "--") + e.opt, 60)
         if "requires argument" in e.msg:
             raise Fail(f"{name}: needs an argument") from None
         raise Fail(f"{name}: unknown option; --help tells which there are") from None
-    letters = {"-h": "help", "-f": "force", "-o": "output"}
+    letters = {"-h": "help", "-f": "force", "-o": "output", "-q": "quiet"}
     got = {letters.get(name, name.lstrip("-")): value for name, value in pairs}
     if "help" in got:
-        print(doc, end="")
+        called = program(name)
+        print(doc if called == name else doc.replace(f"pipelines/{name}/{name}.sh", called), end="")
         sys.exit(0)
     return got, operands
 
 
 def main(argv, say):
-    opt, files = options(argv, ["smooth=", "only="], __doc__)
+    opt, files = options(argv, "", ["smooth=", "only="], "plot", __doc__)
     smooth, only = opt.get("smooth", "1"), opt.get("only", "svg png")
     if not re.fullmatch("[1-9][0-9]{0,5}", smooth):
         raise Fail(f"--smooth: {safe(smooth, 60)}: want 1..999999")
@@ -545,7 +565,7 @@ def main(argv, say):
     if not directory:
         raise Fail("-o: want a directory")
     if not shutil.which("gnuplot"):
-        raise Fail('gnuplot is not installed; on Debian "tools/setup.sh" installs it')
+        raise Fail("gnuplot is not installed; Debian's package is gnuplot-nox")
     with tempfile.TemporaryDirectory(prefix="nibble-plot.") as work:
         paths = draw(work, files, directory, int(smooth), only.split(), "force" in opt, say)
     for path in paths:
@@ -559,7 +579,7 @@ def run(name, main_function):
     """Run a program: its messages are lines on standard error that begin with its name."""
 
     def say(message):
-        sys.stderr.buffer.write(f"{name}: {safe(str(message), 400)}\n".encode())
+        sys.stderr.buffer.write(f"{program(name)}: {safe(str(message), 400)}\n".encode())
         sys.stderr.flush()
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

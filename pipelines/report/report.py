@@ -3,14 +3,14 @@
 and after, settings, commands, hashes and where each file comes from.  It has no script and
 asks no network, and the same files give the same bytes.
 
-  pipelines/report/report.sh [-f] [--title TEXT] -o FILE.html OUTDIR
+  pipelines/report/report.sh [-f] [-q] [--title TEXT] -o FILE.html [OUTDIR] [FILE]...
 
 What is in OUTDIR under these names gets on the page; what is not there is left out.  Each
 TSV has a header row; its columns are shown as they are.
 
-  evaluate.tsv       what was measured: the results
   samples.tsv        prompt, before, after: answers; those that changed are marked
-  train*.jsonl       logs of trainstep, drawn into the same figures
+  evaluate.tsv       what was measured: the results
+  *.jsonl            logs of trainstep (--log), drawn into the same figures
   memory*.json       memory reports of trainstep and memguard;  memory.tsv  other figures
   cost*.tsv          nvquant --report;  hist.tsv  datcat --hist
   settings.tsv       what was chosen, such as name and value
@@ -20,12 +20,16 @@ TSV has a header row; its columns are shown as they are.
   *.ckpt *.dat *.safetensors *.gguf *.tok, directories with a config.json:
                      where they come from, by datcat --meta
 
-Figures need gnuplot; without it the page says so.  Exit: 0 done, 1 OUTDIR has nothing to
-report, 2 trouble.  Environment: NIBBLE_BIN, where datcat is (default: ../../bin beside
-this script).
+A log is recognised by what it holds.  Other *.jsonl files are left out, and a line on
+standard error names them; -q prints no such line.  Each FILE is added to the page: a log, a
+memory report of trainstep or memguard, nvquant --report or datcat --hist.
+
+Figures need gnuplot; without it the page says so.  Exit: 0 done, 1 there is nothing to
+report, 2 trouble.  Environment: NIBBLE_BIN, where datcat is (default: the bin that belongs
+to this program).
 """
 
-import contextlib, glob, html, os, re, shutil, subprocess, sys, tempfile  # noqa: E401
+import contextlib, glob, html, itertools, os, re, shutil, subprocess, sys, tempfile  # noqa: E401
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "plot"))
@@ -230,20 +234,56 @@ def figure(name, path):
 
 
 class Page:
-    def __init__(self, out, work, say):
-        self.out, self.work, self.say = out, work, say
-        self.nav, self.gnuplot = [], shutil.which("gnuplot")
+    """given: {kind of plot.KINDS: [files that were named]}."""
 
-    def files(self, *patterns, empty=False):
-        """Files to show, in order; with empty, also those.  The page is none of its inputs."""
-        found = [f for p in patterns for f in sorted(glob.glob(p), key=os.fsencode) if os.path.isfile(f)]
-        found = [f for f in found if empty or os.path.getsize(f)]
-        for f in found:
-            if os.path.exists(self.out) and os.path.samefile(f, self.out):
-                raise plot.Fail(f"{self.out}: is an input, too")
-            if not os.access(f, os.R_OK):
-                raise plot.Fail(f"{f}: cannot be read")
-        return found
+    def __init__(self, out, work, directory, given, quiet, say):
+        self.out, self.work, self.directory, self.given = out, work, directory, given
+        self.quiet, self.say = quiet, say
+        self.nav, self.gnuplot = [], shutil.which("gnuplot")
+        for f in itertools.chain.from_iterable(given.values()):
+            self.check_input(f)
+
+    def check_input(self, f):
+        """The page is none of its inputs."""
+        if os.path.exists(self.out) and os.path.samefile(f, self.out):
+            raise plot.Fail(f"{self.out}: is an input, too")
+        if not os.access(f, os.R_OK):
+            raise plot.Fail(f"{f}: cannot be read")
+
+    def files(self, *patterns, empty=False, kinds=()):
+        """Files of the directory to show, in order; with empty, also those.  Then those of these
+        kinds that were named."""
+        found = []
+        if self.directory:
+            found = [f for p in patterns for f in sorted(glob.glob(p), key=os.fsencode) if os.path.isfile(f)]
+            found = [f for f in found if empty or os.path.getsize(f)]
+            for f in found:
+                self.check_input(f)
+        named = [f for kind in kinds for f in self.given.get(kind, [])]
+        return found + [f for f in named if not any(os.path.samefile(f, there) for there in found)]
+
+    def logs(self):
+        """Logs of trainstep, by what they hold; an empty one is known by its name.  Others with
+        their suffix are left out, and so are the evaluations that --keep-best wrote where there
+        is a log, which has them, too."""
+        found, others = [], []
+        for f in self.files("*.jsonl", empty=True):
+            begin = plot.read_bytes(f, f, 4096)
+            kind = plot.kind_of(begin)
+            empty = not begin and f.startswith(("train", "log"))
+            (found if empty or (kind and kind[1] == "log") else others).append(f)
+        self.leave_out(others, "no log of trainstep")
+        evaluations = [f for f in found if f.endswith(".eval.jsonl")]
+        if len(evaluations) < len(found):
+            self.leave_out(evaluations, "evaluations, which the log has, too")
+            found = [f for f in found if f not in evaluations]
+        named = [f for f in self.given.get("log", []) if not any(os.path.samefile(f, g) for g in found)]
+        return found + named
+
+    def leave_out(self, names, why):
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        if names and not self.quiet:
+            self.say(f"left out: {', '.join(names[:8])}{more}: {why}")
 
     @contextlib.contextmanager
     def section(self, title):
@@ -335,11 +375,13 @@ class Page:
 
     def write(self, datcat):
         """The body, to standard output."""
-        self.simple("Results", "evaluate.tsv")
         self.simple("Answers before and after", "samples.tsv")
-        self.part("Training", self.training, self.files("train*.jsonl", empty=True))
-        self.part("Quantization", self.quantization, self.files("cost*.tsv"), self.files("hist.tsv"))
-        self.part("Memory", self.memory, self.files("memory.tsv"), self.files("memory*.json"))
+        self.simple("Results", "evaluate.tsv")
+        self.part("Training", self.training, self.logs())
+        costs, hists = self.files("cost*.tsv", kinds=["error"]), self.files("hist.tsv", kinds=["values"])
+        self.part("Quantization", self.quantization, costs, hists)
+        reports = self.files("memory*.json", kinds=["memory", "usage"])
+        self.part("Memory", self.memory, self.files("memory.tsv"), reports)
         self.part("Settings", self.settings, self.files("settings.tsv"), self.files("plan.txt"))
         self.simple("Commands", "commands.txt", plain)
         models = "*.tok *.ckpt *.dat *.safetensors *.gguf */config.json".split()
@@ -370,17 +412,30 @@ def details(summary, how, data):
     print("</details>")
 
 
+def named_files(names, directory):
+    """{kind of plot.KINDS: [names]}, as they are seen from the directory, if there is one."""
+    given = {}
+    for name in names:
+        if name == "-":
+            raise plot.Fail("-: want the name of a file")
+        row = plot.kind_of(plot.read_bytes(name, name, 4096))
+        if not row:
+            raise plot.of_no_kind(name)
+        given.setdefault(row[1], []).append(os.path.abspath(name) if directory else name)
+    return given
+
+
 def main(argv, say):
-    opt, operands = plot.options(argv, ["title="], __doc__)
-    if len(operands) > 1:
+    opt, operands = plot.options(argv, "q", ["title=", "quiet"], "report", __doc__)
+    directories = [o for o in operands if os.path.isdir(o)]
+    if len(directories) > 1:
         raise plot.Fail("want one OUTDIR")
-    if not operands or not operands[0]:
-        raise plot.Fail("want OUTDIR, where an experiment has written; --help tells more")
+    if not operands or "" in operands:
+        raise plot.Fail("want OUTDIR, where an experiment has written, or FILE...; --help tells more")
     if not opt.get("output"):
         raise plot.Fail("want -o FILE.html")
-    shown, directory = opt["output"], operands[0]
-    if not os.path.isdir(directory):
-        raise plot.Fail(f"{directory}: is no directory")
+    shown, directory = opt["output"], directories[0] if directories else None
+    given = named_files([o for o in operands if o != directory], directory)
     if os.path.exists(shown) and "force" not in opt:
         raise plot.Fail(f"{shown}: exists; -f replaces it")
     if os.path.isdir(shown):
@@ -388,9 +443,10 @@ def main(argv, say):
     out = os.path.abspath(shown)
     bin_ = os.environ.get("NIBBLE_BIN") or os.path.join(HERE, "..", "..", "bin")
     datcat = os.path.join(os.path.abspath(bin_), "datcat")
-    os.chdir(directory)
+    if directory:
+        os.chdir(directory)
     with tempfile.TemporaryDirectory(prefix="nibble-report.") as work:
-        page = Page(out, work, say)
+        page = Page(out, work, directory, given, "quiet" in opt, say)
         path = os.path.join(work, "page")
         with open(path, "w", encoding="utf-8") as f, contextlib.redirect_stdout(f):
             page.write(datcat)
