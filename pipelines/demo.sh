@@ -13,7 +13,7 @@
 # temporary directory, which is removed at the end.
 #
 #   pipelines/demo.sh [DIR]      keep the files: write into DIR, which must not exist
-#                                ("make demo": pipelines/demo/out)
+#                                ("make demo": pipelines/demo/out), and a page about them
 #
 # Environment: NIBBLE_BIN, where the programs are (default: ../bin beside this script).
 # shellcheck disable=SC2016  # what is in single quotes is for the inner shell
@@ -44,7 +44,7 @@ say()
 # run COMMAND: show and run a line of shell.
 run()
 {
-    printf '$ %s\n' "$1"
+    printf '$ %s\n' "$1" | tee -a commands.txt
     bash -o pipefail -c "$1" 2>&1 || {
         echo "demo: this failed" >&2
         exit 1
@@ -85,7 +85,7 @@ run 'datcat --group base.ckpt | grep "total"'
 
 say "Training; at the end the loss on phrasings that it has not seen"
 run 'trainstep -d pretrain.tok --eval heldout.tok --until 1400 --batch 16 --lr 4e-3 \
-    --schedule cosine --warmup 20 --total-steps 1400 base.ckpt |
+    --schedule cosine --warmup 20 --total-steps 1400 --log base.jsonl base.ckpt |
     grep --line-buffered -E "^(step|1|[0-9]+00)[[:blank:]]"'
 
 say "Its weights in f16, and in NVFP4: 4 bits, and 8 for each 16 of them"
@@ -101,7 +101,7 @@ say "Another identity, with questions of before mixed in; products see NVFP4 wei
 run 'datpack --to ckpt --quant sweep -o run.ckpt f16.dat'
 run 'tokenize -o whoami.tok whoami.tsv whoami.tsv whoami.tsv mixed.tsv talk.tsv'
 run 'trainstep -d whoami.tok --until 400 --batch 16 --lr 1e-4 --schedule cosine \
-    --warmup 50 --total-steps 400 run.ckpt |
+    --warmup 50 --total-steps 400 --log run.jsonl run.ckpt |
     grep --line-buffered -E "^(step|1|[0-9]*[05]0)[[:blank:]]"'
 
 say "As a 4-bit file again, with names, order and types of the one before"
@@ -123,6 +123,13 @@ done | awk -F '\t' 'NR < 23 && NR % 3 == 1 || NR > 22 && NR % 10 == 1 {
     print $1 "  " $(NF - 1) " -> " $NF
 }'
 
+{
+    printf 'prompt\tbefore\tafter\n'
+    for q in identity controls; do
+        paste "$q.tsv" "$q.nvfp4" "$q.trained"
+    done | awk -F '\t' -v OFS='\t' '{ print $1, $(NF - 1), $NF }'
+} >samples.tsv
+
 say "Controls whose answers changed, if any: what is right, what it says now"
 paste controls.tsv controls.trained |
     awk -F '\t' '$2 != $4 { print $1 "  " $2 " -> " $4 " (" $3 ")" }'
@@ -141,7 +148,19 @@ say "Right answers"
         "$(right controls nvfp4 2 mixed)" "$(right controls trained 2 mixed)" \
         'controls, not mixed in' "$(right controls f16 2 unmixed)" \
         "$(right controls nvfp4 2 unmixed)" "$(right controls trained 2 unmixed)"
-} | awk -F '\t' '{ printf "%-30s %10s %10s %14s\n", $1, $2, $3, $4 }'
+} >evaluate.tsv
+awk -F '\t' '{ printf "%-30s %10s %10s %14s\n", $1, $2, $3, $4 }' evaluate.tsv
+
+# A page about all of this, if it is kept.  Without its tools the demo is whole all the same.
+if [ $# -gt 0 ]; then
+    echo
+    if why=$(NIBBLE_BIN=$bin "$here/report/report.sh" -q --title 'The demo' -o report.html . 2>&1); then
+        command -v gnuplot >/dev/null || why='it has no figures: gnuplot is not installed'
+        echo "a page about it: $dir/report.html${why:+; $why}"
+    else
+        echo "no page about it: $why"
+    fi
+fi
 
 # Controls count if the model in f16 knew them.
 kept=$(paste controls.tsv controls.f16 controls.trained | awk -F '\t' '

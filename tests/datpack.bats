@@ -614,10 +614,10 @@ PY
     [ "$stderr" = 'datpack: m.dat: 3 tensors of a.dat, none of c.dat' ]
     # Shards are one line, however many they are.
     datpack -q --init 1 --config "$C" --shard-size 4K -o shards/
-    [ "$(ls shards/*.safetensors | wc -l)" -gt 4 ]
-    merged --dtype bf16 shards/*.safetensors
-    [ "$stderr" = "datpack: m.dat: $(datcat -l m.dat | grep -vc '^lm_head') tensors of $(ls shards/*.safetensors |
-        wc -l) files, no name in two of them" ]
+    local shards=(shards/*.safetensors)
+    [ ${#shards[@]} -gt 4 ]
+    merged --dtype bf16 "${shards[@]}"
+    [ "$stderr" = "datpack: m.dat: $(datcat -l m.dat | grep -vc '^lm_head') tensors of ${#shards[@]} files, no name in two of them" ]
     quiet datpack -q -f -o m.dat a.dat b.dat
     # One input is nothing to tell of.
     quiet datpack -f -o m.dat a.dat

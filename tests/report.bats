@@ -499,6 +499,58 @@ report: left out: run.ckpt.eval.jsonl: evaluations, which the log has, too' ]
     [ ! -e x.html ]
 }
 
+# stand_ins DIR: programs that know the answers of the demo and do nothing else, so that it takes
+# a second; datcat is the real one.
+stand_ins()
+{
+    mkdir "$1"
+    cat >"$1/trainstep" <<'END'
+#!/bin/bash
+printf 'step\tloss\n1\t2\n'
+while [ "$1" != --log ]; do shift; done
+printf '{"step":%d,"loss":%d,"lr":1,"grad_norm":1,"tok_s":1,"skipped":0}\n' 1 5 2 4 >"$2"
+END
+    cat >"$1/generate" <<'END'
+#!/bin/bash
+model=${!#}
+awk -F '\t' -v model="$model" 'FILENAME != "-" { old[$1] = $2; new[$1] = NF == 4 && model ~ /trained/ ? $3 : $2; next }
+    { print new[$1] }' identity.tsv controls.tsv -
+END
+    printf '#!/bin/bash\nfor f; do :; done\necho x >"${f##*/}"\ntouch f16.dat nvfp4.dat trained.dat\n' >"$1/datpack"
+    printf '#!/bin/bash\nprintf "name\tshape\tsqnr_db\\tmse\\na\\t1x16\\t20\\t0\\n" >cost.tsv\n' >"$1/nvquant"
+    printf '#!/bin/bash\n' >"$1/tokenize"
+    printf '#!/bin/bash\necho total\n' >"$1/datcat"
+    chmod +x "$1"/*
+}
+
+@test "the demo makes a page and says where it is; without its tools it goes on" {
+    need_gnuplot
+    head -n 1 "$root/pipelines/demo/identity.tsv" | awk -F '\t' '{ exit NF != 4 }'
+    stand_ins programs
+    export NIBBLE_BIN=$PWD/programs
+    run -0 --separate-stderr "$root/pipelines/demo.sh" out
+    [[ $output == *$'\n''a page about it: out/report.html'$'\n'*'the identity is learnt: '* ]]
+    python3 "$root/tests/page.py" out/report.html >text
+    for words in 'The demo' 'Answers before and after' 'new identity, other phrasings' 'base.jsonl' 'run.jsonl' \
+        '$ nvquant --report cost.tsv -o nvfp4.dat f16.dat'; do
+        grep -Fqx -- "$words" text
+    done
+    grep -q '^<svg' out/report.html
+    # As "make demo" does it.
+    run -0 make -s -C "$root" -o all demo BIN="$NIBBLE_BIN" DEMO="$PWD/made"
+    [[ $output == *"a page about it: $PWD/made/report.html"* && -s made/report.html ]]
+    no_gnuplot path
+    for tool in awk cp cut grep head ls mkdir paste sed tail tee touch tr wc; do
+        ln -s "$(command -v $tool)" path
+    done
+    PATH=$PWD/path run -0 "$root/pipelines/demo.sh" plain
+    [[ $output == *'a page about it: plain/report.html; it has no figures: gnuplot is not installed'$'\n'*'the identity is learnt'* ]]
+    rm path/python3
+    PATH=$PWD/path run -0 "$root/pipelines/demo.sh" none
+    [[ $output == *'no page about it: report: python3 is not installed'$'\n'*'the identity is learnt'* ]]
+    [ ! -e none/report.html ]
+}
+
 # shown COLUMNS: the last line of progress of a short run, as that terminal got it.
 shown()
 {
