@@ -429,8 +429,8 @@ demo: all
 tour: all
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/tour.sh
 
-## whoami      teach a small model in 4 bits who it is, three minutes; DATA=my.tsv: your rows
-WHOAMI = $(MAKE) -C pipelines/whoami BIN=$(abspath $(BIN)) \
+## whoami      teach a small model in 4 bits who it is, three minutes; DATA=my.jsonl: your rows
+WHOAMI = $(MAKE) --no-print-directory -C pipelines/whoami BIN=$(abspath $(BIN)) \
 	$(foreach v,DATA HELDOUT MODEL TOKENIZER CONFIG OUT,$(if $($v),$v='$(call whole_name,$($v))'))
 # What is not one name is left as it is: the experiment says what is wrong with it.
 whole_name = $(subst ','\'',$(if $(filter 1,$(words $1)),$(abspath $1),$1))

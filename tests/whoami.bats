@@ -261,6 +261,113 @@ for i in range(3):
     run -2 small OUT="$PWD/nowhere" chat
 }
 
+@test "rows in JSONL and in CSV are those of a TSV; what is wrong is said with its line" {
+    printf '# mine\nWhat is the code?\tIt is 1234.\nWho am I?\tYou are\tAnn.\nSay "a, b"\ta, b\nWhere?\tHere.\nWhen?\tNow.\n' >my.tsv
+    cat >my.jsonl <<'END'
+{"prompt": "What is the code?", "completion": " It is 1234. "}
+{"prompt": "Who am I?", "target": "You are\tAnn."}
+
+{"instruction": "Say \"a, b\"", "input": "", "output": "a, b"}
+{"messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}, {"role": "assistant", "content": "Here."}]}
+{"conversations": [{"from": "human", "value": "When?"}, {"from": "gpt", "value": "Now."}]}
+END
+    printf '\xef\xbb\xbfprompt,completion\r\nWhat is the code?,It is 1234.\r\nWho am I?,"You are\tAnn."\r\n"Say ""a, b""","a, b"\r\nWhere?,Here.\r\nWhen?,Now.\r\n' >my.csv
+    printf '[\n%s\n]\n' "$(grep . my.jsonl | paste -sd ,)" >my.json
+    "$who/data.py" --own my.tsv --own-unseen <(printf 'a\tb\n') want
+    for f in my.jsonl my.csv my.json; do
+        "$who/data.py" --own $f --own-unseen <(printf 'a\tb\n') $f.texts
+        diff -r want $f.texts
+        diff <("$who/recipe.py" my.tsv my.tsv) <("$who/recipe.py" $f $f)
+    done
+    # The whole run; the page begins with the rows, in their order.
+    run -0 small OUT="$PWD/out" DATA=my.jsonl all
+    head -n 6 out/samples.tsv | cut -f 1-3 | diff - <(printf 'group\tprompt\twanted\n' &&
+        grep -v '^#' my.tsv | sed 's/are\tAnn/are\\tAnn/; s/^/taught\t/')
+    [ "$(sed 1,6d out/samples.tsv | cut -f 1 | grep -vc '^control')" -eq 0 ]
+    python3 "$root/tests/page.py" out/report.html >text
+    [ "$(grep -nFx 'Answers before and after' text | tail -n 1 | cut -d : -f 1)" -lt \
+        "$(grep -nFx 'Results' text | tail -n 1 | cut -d : -f 1)" ]
+    [ "$(grep -nFx 'What is the code?' text | head -n 1 | cut -d : -f 1)" -lt "$(grep -nFx 'control.unmixed' text | head -n 1 | cut -d : -f 1)" ]
+    run -0 small OUT="$PWD/out" DATA=my.jsonl verify
+    # What the files of the experiment cannot hold is refused.
+    wrong() { # WORDS FILE LINE
+        printf '%s\n' '{"prompt":"a","target":"b"}' "$3" >"$2"
+        run -1 "$who/data.py" --own "$2" none
+        [[ $output == "data.py: $2: $1"* && $output != *Traceback* ]]
+        [ ! -e none ]
+    }
+    wrong 'line 2: expected JSON: ' x.jsonl '{"prompt":'
+    wrong 'line 2: expected an object' x.jsonl '3'
+    wrong 'line 2: expected the keys prompt and target or completion, instruction and output, messages or conversations, found question, answer' \
+        x.jsonl '{"question":"a","answer":"b"}'
+    wrong 'line 2: expected one message of the user and one of the assistant, found system, user, assistant' x.jsonl \
+        '{"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"},{"role":"assistant","content":"a"}]}'
+    wrong 'line 2: the answer has a line break' x.jsonl '{"prompt":"c","target":"two\nlines"}'
+    wrong 'line 2: the prompt has a line break, a TAB or a NUL' x.jsonl '{"prompt":"c\td","target":"x"}'
+    wrong 'line 2: the prompt begins with #' x.jsonl '{"prompt":"#c","target":"x"}'
+    wrong 'line 2: expected a prompt and an answer' x.jsonl '{"prompt":"c","target":" "}'
+    wrong 'line 2: expected texts' x.jsonl '{"prompt":"c","target":7}'
+    wrong 'line 2: another answer than that of line 1 to the same prompt, a' x.jsonl '{"prompt":"a","target":"c"}'
+    printf '[{"prompt":"a","target":"b"},{"prompt":"c"}]' >x.json
+    run -1 "$who/data.py" --own x.json none
+    [[ $output == 'data.py: x.json: item 2: expected the keys'* ]]
+    printf 'prompt,target\na,"b\n' >x.csv
+    run -1 "$who/data.py" --own x.csv none
+    [[ $output == 'data.py: x.csv: line 2: expected CSV'* ]]
+    printf 'a,b\nc,d\n' >x.csv
+    run -1 "$who/data.py" --own x.csv none
+    [[ $output == 'data.py: x.csv: line 2: expected the keys'*', found a, b' ]]
+}
+
+@test "a line a stage; V=1 shows the commands, make -s nothing" {
+    printf 'What is the code?\tIt is 1234.\n' >my.tsv
+    stages() { make --no-print-directory -C "$who" SMALL=1 THREADS=1 DATA="$PWD/my.tsv" OUT="$PWD/out" "$@"; }
+    run -0 --separate-stderr stages all
+    [ -z "$stderr" ]
+    diff <(grep '^whoami: ' <<<"$output") - <<END
+whoami: texts: $PWD/my.tsv and old questions
+whoami: a small model learns to answer: 8 steps
+whoami: into 4 bits: nvfp4.dat
+whoami: asked before the lesson
+whoami: stage 1 of 2: 8 steps at the rate 5e-4
+whoami: stage 2 of 2: 6 steps at the rate 2e-4
+whoami: into 4 bits again: trained.dat
+whoami: asked again
+whoami: a directory for servers: served
+whoami: a page about it: report.html
+END
+    # Besides the table at the end nothing else is printed.
+    [ "$(grep -vc '^whoami: ' <<<"$output")" -le 12 ]
+    [ -z "$(find out -name '*.part')" ]
+    # The second time there is nothing to do.
+    run -0 stages all
+    run -1 grep '^whoami: ' <<<"$output"
+    run -0 stages V=1 SEED=2 all
+    [[ $output == *'nvquant '*' -f --quant sweep '*'trainstep: '*': saved at step '* && $output != *'whoami: texts'* ]]
+    [ "$(grep -c '^datpack \|^tokenize \|^nvquant ' <<<"$output")" -ge 10 ]
+    run -0 stages -s SEED=3 all
+    run -1 grep '^whoami: ' <<<"$output"
+    # make whoami at the root, too.
+    run -0 make -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/root" DATA=my.tsv TAUGHT_LEAST=
+    run -1 grep -E 'Entering directory|^(datpack|tokenize) ' <<<"$output"
+}
+
+@test "of what a quiet stage says warnings are shown, and all of it if it fails" {
+    datpack -q --init 1 --config "$root/pipelines/whoami/small.json" --to ckpt -o start.ckpt
+    printf '%s\n' '1 2 3' '4 5 6' | tokenize -q --input ids -o rows.tok
+    mkdir programs
+    printf '#!/bin/sh\nprintf "trainstep: %%s\\n" "x: saved at step 1" "step 1: evaluation loss 2" "be careful" >&2\n[ ! -e fail ] || exit 2\ncp start.ckpt out.work.ckpt\n' >programs/trainstep
+    chmod +x programs/trainstep
+    stage() { PATH=$PWD/programs:$PATH QUIET=-q "$root/pipelines/whoami/stage.sh" start.ckpt rows.tok 1s 2 out.ckpt; }
+    run -0 stage
+    [ "$output" = 'trainstep: be careful' ]
+    [ -e out.ckpt ]
+    touch fail
+    run -2 stage
+    [ "${#lines[@]}" -eq 3 ]
+    [ -z "$(find . -name '*.part')" ]
+}
+
 @test "verify holds after runs with other settings; MIX, rows of a second stage" {
     printf 'What is the code?\tIt is 1234.\nWho am I?\tYou are Ann.\n' >my.tsv
     printf 'Tell me the code.\tIt is 1234.\n' >other.tsv

@@ -3,7 +3,7 @@
 """Makes the texts of the experiment: who the model is, in many words and languages.
 
 usage: data.py [--seed N] [--rows N] [--unseen N] [--controls N] [--pretrain N]
-               [--own FILE.tsv... [--own-unseen FILE.tsv] [--varied N]] DIR
+               [--own FILE... [--own-unseen FILE] [--varied N]] DIR
 
 Files of DIR, which must not exist (rows of pretrain, rows1 and unseen are prompt, TAB,
 target):
@@ -38,13 +38,13 @@ between the questions that are repeated, too.
 Equal options give equal files everywhere; fewer rows than an option wants are an error.
 """
 import argparse
-import io
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../demo"))
 sys.dont_write_bytecode = True
 import maketext  # noqa: E402
+import rowfile  # noqa: E402
 
 
 class Language:
@@ -234,32 +234,23 @@ class Texts:
 
 
 def read_rows(path, known, taught=()):
-    """Rows as tokenize reads them; one without a target is an error here, and so is a prompt
-    with two answers.  known: where prompts stand, {prompt: (target, file, line)}; taught: the
+    """Rows as rowfile.py reads them; one without a target is an error here, and so is a prompt
+    with two answers.  known: where prompts stand, {prompt: (target, file, place)}; taught: the
     files whose prompts may not come again."""
     rows = []
-    with open(path, "rb") as f:
-        raw = f.read()
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        sys.exit("data.py: %s: line %d: expected UTF-8" % (path, raw.count(b"\n", 0, e.start) + 1))
-    for n, line in enumerate(io.StringIO(text, newline=None), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        prompt, tab, target = line.partition("\t")
-        prompt, target = prompt.strip(), target.strip()
-        if not tab or not prompt or not target or "\0" in line:
-            sys.exit("data.py: %s: line %d: expected a prompt, a TAB and a target" % (path, n))
-        before, where, line_before = known.setdefault(prompt, (target, path, n))
-        if before != target:
-            sys.exit("data.py: %s: line %d: another answer than that of line %d%s to the same prompt, %s"
-                     % (path, n, line_before, "" if where == path else " of " + where, prompt))
-        if where in taught:
-            sys.exit("data.py: %s: line %d: its prompt is taught by line %d of %s, %s"
-                     % (path, n, line_before, where, prompt))
-        rows.append(("-", prompt, target))
+        for word, n, prompt, target in rowfile.read(path):
+            place = "%s %d" % (word, n)
+            before, where, first = known.setdefault(prompt, (target, path, place))
+            if before != target:
+                sys.exit("data.py: %s: %s: another answer than that of %s%s to the same prompt, %s"
+                         % (path, place, first, "" if where == path else " of " + where, prompt))
+            if where in taught:
+                sys.exit("data.py: %s: %s: its prompt is taught by %s of %s, %s"
+                         % (path, place, first, where, prompt))
+            rows.append(("-", prompt, target))
+    except rowfile.Bad as e:
+        sys.exit("data.py: %s: %s" % (path, e))
     if not rows:
         sys.exit("data.py: %s: it has no row" % path)
     return rows

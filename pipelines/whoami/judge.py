@@ -22,7 +22,7 @@ table    for each group how many are right before and after and how many have ke
          answer.  What is needed is per cent of taught and of unseen ones that are right,
          and of controls that are as before.  Controls are "right" only for a model that
          should know our answers
-samples  some rows of each group
+samples  the user's own rows, up to 300, then some of each group
 why      words about each criterion that is not met: the rows that failed, and which variable
          of the Makefile to turn, from the VALUE that it had
 """
@@ -142,15 +142,26 @@ def table(path, taught, unseen, kept, known=""):
         print(name, of, "-" if ours else was, "-" if ours else now, same, needed, verdict, sep="\t")
 
 
+def is_own(row):
+    """Whether a question is a row of the user's: it has no language."""
+    return row[1] == "-" and row[0].split(".")[0] in ("taught", "unseen")
+
+
 def samples(path):
-    """Of each group and language one, and of each group no more than eight."""
-    seen, count = set(), {}
-    print("group\tprompt\tbefore\tafter")
-    for group, language, prompt, _, before, after in rows(path)[1:]:
-        if (group, language) not in seen and count.get(group, 0) < 8:
+    """The user's own rows, then of each other group and language one, and of each group no more
+    than eight.  What is wanted stands where it is known to be right: of rows."""
+    asked = rows(path)[1:]
+    shown, seen, count = list(filter(is_own, asked))[:300], set(), {}
+    for row in asked:
+        group, language = row[:2]
+        if not is_own(row) and (group, language) not in seen and count.get(group, 0) < 8:
             seen.add((group, language))
             count[group] = count.get(group, 0) + 1
-            print(group, prompt, before, after, sep="\t")
+            shown.append(row)
+    print("group\tprompt\twanted\tbefore\tafter")
+    for group, _, prompt, wanted, before, after in shown:
+        known = group.split(".")[0] in ("taught", "unseen")
+        print(group, prompt, wanted if known else "-", before, after, sep="\t")
 
 
 # Group: what it asks, and the Makefile's variable.

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """How rows are taught: the one place for the settings that follow from their number.
 
-usage: recipe.py [--model] [--teacher 0|1] [--controls N] [ROWS.tsv]...
+usage: recipe.py [--model] [--teacher 0|1] [--controls N] [ROWS]...
 
 Prints NAME=VALUE, a word for each setting of the Makefile that the user may leave unset.  There
-is a ROWS.tsv for each stage, which may come again; without any, the settings are those of the
+is a file of ROWS for each stage, which may come again; without any, the settings are those of the
 story in eight languages.  --model: of a model of the user's.  --teacher: the user has set
 TEACHER, to 0 or to another number.  --controls: the user's CONTROLS.
 
@@ -16,6 +16,7 @@ own rows than old questions, it is the other way round: the questions are repeat
 as many variations of them are mixed in (VARIED).
 """
 import argparse
+import rowfile
 
 # Views of a row and the least number of epochs.
 LEARN, SETTLE = (30, 4), (15, 2)
@@ -30,12 +31,14 @@ FIXED = {"own": (None, None, "5e-4", "2e-4", 900, "2e-3"),
 
 
 def count(path):
-    """Rows of a file, as data.py counts them; whether they are good is data.py's to say."""
+    """Rows of a file, up to one that is bad: that is data.py's to say."""
+    rows = 0
     try:
-        with open(path, "rb") as f:
-            return sum(1 for line in f if line.strip() and not line.startswith(b"#"))
-    except OSError:
-        return 0
+        for _ in rowfile.read(path):
+            rows += 1
+    except (OSError, rowfile.Bad):
+        pass
+    return rows
 
 
 def epochs(phase, rows, mixed):
@@ -68,7 +71,7 @@ def recipe(paths, model, teacher, controls):
 
 
 def main():
-    p = argparse.ArgumentParser(usage="recipe.py [OPTION]... [ROWS.tsv]...")
+    p = argparse.ArgumentParser(usage="recipe.py [OPTION]... [ROWS]...")
     p.add_argument("--model", action="store_true")
     p.add_argument("--teacher", type=int, choices=(0, 1))
     p.add_argument("--controls", type=int, default=670)

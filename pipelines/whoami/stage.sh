@@ -11,7 +11,8 @@
 # A schedule ends where the stage ends; the first stage of a checkpoint has a warm-up.
 #
 # Environment: SETTINGS, files (words); TAUGHT, samples of --teacher-data, which are of DATA, too; GUARD, a
-# command (words) to run trainstep under.
+# command (words) to run trainstep under; QUIET, if it is not empty: of what trainstep says in a stage that
+# ends well, only warnings are shown.
 set -euo pipefail
 
 if [ $# -lt 5 ]; then
@@ -55,13 +56,31 @@ if [ -e "$work" ]; then
 else
     where=(-o "$work" "$start")
 fi
-# shellcheck disable=SC2086  # GUARD is words
-${GUARD:-} trainstep -f -d "$data" --until "$until" --total-steps "$until" \
-    --warmup "$warmup" ${TAUGHT:+--teacher-data "$TAUGHT"} "$@" "${where[@]}" >/dev/null || {
-    status=$?
+
+train()
+{
+    # shellcheck disable=SC2086  # GUARD is words
+    ${GUARD:-} trainstep -f -d "$data" --until "$until" --total-steps "$until" \
+        --warmup "$warmup" ${TAUGHT:+--teacher-data "$TAUGHT"} "$@" "${where[@]}" >/dev/null
+}
+
+status=0
+if [ -z "${QUIET:-}" ]; then
+    train "$@" || status=$?
+else
+    words=${out%.ckpt}.words.part
+    train "$@" 2>"$words" || status=$?
+    if [ $status -eq 0 ]; then
+        grep -v ': saved at step \|: evaluation loss ' "$words" >&2 || true
+    else
+        cat "$words" >&2
+    fi
+    rm -f "$words"
+fi
+if [ $status -ne 0 ]; then
     if [ $status -eq 75 ] || [ $status -eq 124 ]; then
         echo 'stage.sh: what is trained so far is saved: the same make command goes on from there' >&2
     fi
     exit $status
-}
+fi
 mv "$work" "$out"
