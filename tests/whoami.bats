@@ -348,7 +348,7 @@ END
     run -0 stages -s SEED=3 all
     run -1 grep '^whoami: ' <<<"$output"
     # make whoami at the root, too.
-    run -0 make -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/root" DATA=my.tsv TAUGHT_LEAST=
+    run -0 make --no-print-directory -C "$root" -o all whoami SMALL=1 BIN="$bin" OUT="$PWD/root" DATA="$PWD/my.tsv"
     run -1 grep -E 'Entering directory|^(datpack|tokenize) ' <<<"$output"
 }
 

@@ -112,7 +112,7 @@ def csv_objects(text):
         for row in reader:
             yield "line", reader.line_num, {k: v for k, v in row.items() if k is not None}
     except csv.Error as e:
-        raise Bad("line %d: expected CSV: %s" % (reader.line_num, e)) from None
+        raise Bad("line %d: expected CSV: %s" % (reader.reader.line_num, e)) from None
 
 
 def tsv_rows(text):
