@@ -358,12 +358,12 @@ END
     mkdir programs
     printf '#!/bin/sh\nprintf "trainstep: %%s\\n" "x: saved at step 1" "step 1: evaluation loss 2" "be careful" >&2\n[ ! -e fail ] || exit 2\ncp start.ckpt out.work.ckpt\n' >programs/trainstep
     chmod +x programs/trainstep
-    stage() { PATH=$PWD/programs:$PATH QUIET=-q "$root/pipelines/whoami/stage.sh" start.ckpt rows.tok 1s 2 out.ckpt; }
-    run -0 stage
+    local stage=(env PATH="$PWD/programs:$PATH" QUIET=-q "$root/pipelines/whoami/stage.sh" start.ckpt rows.tok 1s 2 out.ckpt)
+    run -0 "${stage[@]}"
     [ "$output" = 'trainstep: be careful' ]
     [ -e out.ckpt ]
     touch fail
-    run -2 stage
+    run -2 "${stage[@]}"
     [ "${#lines[@]}" -eq 3 ]
     [ -z "$(find . -name '*.part')" ]
 }

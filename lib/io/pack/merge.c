@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* merge: several inputs in one output.  What each of them gave is said in words, and two whole
- * models of different configurations are refused: the output would be neither. */
+/* merge: several inputs in one output.  A line says how many tensors each input gave, and two
+ * whole models of different configurations are refused, since the output would be neither. */
 #include "lib/io/pack/output.h"
 
 #include <string.h>
@@ -67,7 +67,7 @@ merge_check(struct plan *p)
     const struct input *first = NULL;
     struct config model, other;
     double value[2];
-    // Who renames tensors, or names the configuration that holds, knows what is merged.
+    // A user who renames tensors, or names the configuration that holds, knows what is merged.
     bool asked = p->n_inputs < 2 || p->c->n_renames || p->c->config_path || p->has_like;
     for (size_t i = 0; i < p->n_inputs && !asked; i++) {
         const struct input *in = &p->inputs[i];
@@ -94,7 +94,7 @@ plural(size_t n)
     return n == 1 ? "" : "s";
 }
 
-/* What a later input did to the n tensors of those before it. */
+/* Append how many of the n tensors so far a later input replaced, and how many it added. */
 static void
 put_input(struct buf *b, const struct input *in, size_t n, bool names_added)
 {
