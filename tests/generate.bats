@@ -991,6 +991,154 @@ assert said.returncode == 2 and json.loads(said.stdout)["line"] == 1
 PY
 }
 
+@test "--input jsonl: what clients of servers send; what would change the answer is refused by name" {
+    python3 - "$M/x.safetensors" <<'PY'
+import json, subprocess, sys
+model = sys.argv[1]
+base = ["generate", "-n", "5", "--input", "jsonl"]
+
+def ask(lines, *more, status=0):
+    text = "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines) + "\n"
+    r = subprocess.run(base + [*more, model], input=text, capture_output=True, text=True)
+    assert r.returncode == status, r.stderr
+    return [json.loads(x) for x in r.stdout.splitlines()], r.stderr
+
+messages = [{"role": "user", "content": "Hello there"}]
+plain = {"messages": messages, "max_tokens": 4, "temperature": 1, "seed": 5}
+idle = {"model": "Qwen/Qwen3-4B", "user": "u", "metadata": {"a": [1]}, "store": False, "stream": False,
+        "stream_options": None, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True,
+        "response_format": {"type": "text"}, "modalities": ["text"], "logit_bias": {}, "presence_penalty": 0.0,
+        "frequency_penalty": 0, "repeat_penalty": 1.0, "min_p": 0, "min_tokens": 0, "ignore_eos": False, "best_of": 1,
+        "logprobs": True, "top_logprobs": None, "echo": False, "suffix": "", "cache_prompt": True,
+        "reasoning_effort": None}
+same = [
+    plain,
+    {"messages": messages, "max_completion_tokens": 4, "max_tokens": None, "temperature": 1, "top_p": 1, "top_k": -1,
+     "seed": 5, "n": 1, "stop": None, "repetition_penalty": 1.0, "chat_template_kwargs": {}, **idle},
+    {"messages": messages, "n_predict": 4, "temperature": 1, "seed": 5, "stop": [], "n": None},
+    '{"messages":[{"role":"user","content":"Hello there"}],"max_tokens":4,"temperature":1,"seed":5,'
+    '"response_format" : { "type" :\t"text" }, "presence_penalty":0e3, "logit_bias": { }, "top_k": -1.0}',
+    dict(plain, **{k: None for k in idle}),
+]
+said, words = ask(same)
+assert words == "", words
+assert all(x["ids"] == said[0]["ids"] and len(x["ids"]) == 4 for x in said), said
+# Which had no effect is said once, with -v.
+words = ask([plain, {**plain, "model": "m", "stream": False}, {**plain, "model": "k"}], "-v")[1]
+assert words.splitlines()[-1] == 'generate: requests: fields without an effect: "model", "stream"', words
+assert "without an effect" not in ask([plain], "-v")[1]
+# A penalty of a request is that of the option; the switch of thinking comes in two ways.
+want = json.loads(subprocess.check_output(
+    ["generate", "--json", "-n", "9", "--temp", "1", "--seed", "5", "--repeat-penalty", "7.5", "-p", "Hello there", model]))
+have = ask([{**plain, "max_tokens": 9, "repetition_penalty": 7.5}])[0][0]
+assert have["ids"] == want["ids"] and have["logprobs"] == want["logprobs"]
+for think in (True, False):
+    a, b = ask([{**plain, "enable_thinking": think}, {**plain, "chat_template_kwargs": {"enable_thinking": think}}])[0]
+    assert a["prompt_tokens"] == b["prompt_tokens"] and "reasoning_content" in a and "reasoning_content" in b
+
+bad = [  # field, value, what the error has
+    ("stream", True, "is not supported: expected false; answers are written when they are complete"),
+    ("tools", [{"type": "function"}], "expected []"),
+    ("tool_choice", "required", 'expected "none" or "auto"'),
+    ("response_format", {"type": "json_object"}, 'expected {"type":"text"}'),
+    ("logit_bias", {"5": 1}, "expected {}"),
+    ("presence_penalty", 0.5, 'expected 0; "repetition_penalty" is supported'),
+    ("frequency_penalty", -2, "expected 0"),
+    ("frequency_penalty", "0", "expected 0"),
+    ("presence_penalty", False, "expected 0"),
+    ("min_p", 0.05, "expected 0"),
+    ("repeat_penalty", 1.1, "expected 1"),
+    ("top_logprobs", 5, "expected 0; --top-logprobs"),
+    ("logprobs", 1, "expected true or false or 0"),
+    ("echo", True, "expected false"),
+    ("ignore_eos", True, "--ignore-eos"),
+    ("best_of", 2, "expected 1"),
+    ("grammar", "root ::= [0-9]", 'expected ""'),
+    ("guided_json", {"type": "object"}, "expected {}"),
+    ("reasoning_effort", "high", "enable_thinking"),
+    ("chat_template_kwargs", {"think": 1}, '"think": is not supported: expected "enable_thinking"'),
+    ("chat_template_kwargs", {"enable_thinking": 1}, "expected true or false"),
+    ("chat_template_kwargs", 5, "expected an object"),
+    ("repetition_penalty", 0, "expected a number of 1e-06 to 1e+06"),
+    ("max_completion_tokens", 5, 'means the same as "max_tokens"'),
+    ("presence_penality", 0, 'unknown field: expected "presence_penalty"?'),
+    ("n", 0, "expected a number of 1 to 65536"),
+    ("n", 65537, "0 to 65536"),
+    ("top_k", -2, "-2"),
+]
+out, words = ask([{**plain, field: value} for field, value, _ in bad] + [plain], status=2)
+for (field, _, words), d in zip(bad, out):
+    assert d.get("field") == field and words in d["error"] and "ids" not in d, (field, d)
+assert out[-1]["ids"] == said[0]["ids"] and len(out) == len(bad) + 1
+twice = '{"prompt":"x","enable_thinking":true,"chat_template_kwargs":{"enable_thinking":false}}'
+d = ask([twice, '{"prompt":"x","model":"a","model":"a"}'], status=2)[0]
+assert "is there twice" in d[0]["error"] and "is there twice" in d[1]["error"], d
+PY
+}
+
+@test "--answers N and \"n\": answers that are drawn apart, the same bytes at any --batch" {
+    local x=$M/x.safetensors t=$M/t.safetensors n
+    printf 'one\nHello there\nthree\n' >lines
+    generate --temp 1 -n 9 --json "$x" <lines | bare >single
+    generate --temp 1 -n 9 --json --answers 3 "$x" <lines | bare >want
+    [ "$(wc -l <want)" -eq 9 ]
+    jsonl '[(x["prompt"], x["answer"]) for x in d] == [(p, a) for p in range(3) for a in range(3)] and
+        len({tuple(x["ids"]) for x in d}) == 9' <want | has -x True
+    # The first of them is the one that there is without, and fewer answers are the first ones.
+    grep '"answer":0,' want | sed 's/"answer":0,//' | cmp - single
+    generate --temp 1 -n 9 --json --answers 2 "$x" <lines | bare | cmp - <(grep -v '"answer":2,' want)
+    for n in 2 3 5 64; do
+        generate --temp 1 -n 9 --json --answers 3 --batch $n "$x" <lines | bare | cmp - want
+    done
+    # As text, a line each; a prompt that cannot be answered has one error.
+    generate --ids --temp 1 -n 3 --answers 2 -p '1 2' -p '3' "$t" >a
+    [ "$(sort -u a | wc -l)" -eq 4 ]
+    generate --ids --temp 1 -n 3 --answers 2 --batch 3 -p '1 2' -p '3' "$t" | cmp - a
+    generate --ids --temp 1 -n 3 --answers 1 -p '1 2' -p '3' "$t" | cmp - <(sed -n '1p;3p' a)
+    run -2 --separate-stderr generate --ids --temp 1 -n 3 --answers 2 -p 'x' -p '3' "$t"
+    [ "${lines[*]}" = "$(sed -n 3,4p a | paste -sd " ")" ]
+    [ "$stderr" = 'generate: prompt 0: expected ids, found "x"' ]
+    # Requests with numbers of their own, between others; one that is alone is the first of many.
+    printf '%s\n' '{"id":"a","ids":[1,2],"temperature":1,"n":3}' '{"ids":[5,99]}' '{"ids":[5]}' \
+        '{"id":7,"ids":[1,2],"temperature":1}' '{"ids":[3],"n":2,"temperature":0}' '{"ids":[3],"n":1,"temperature":0}' >r
+    run -2 --separate-stderr bash -c 'generate --ids -n 4 --input jsonl "$1" <r >out' bash "$t"
+    [ "$stderr" = 'generate: 2 of 6 prompts could not be answered: see "error"' ]
+    bare <out >want
+    jsonl '[(x["prompt"], x.get("answer"), x.get("id"), x.get("field")) for x in d] == [
+        (0, 0, "a", None), (0, 1, "a", None), (0, 2, "a", None), (1, None, None, "ids"), (2, None, None, None),
+        (3, None, 7, None), (4, None, None, "n"), (5, None, None, None)] and
+        d[0]["ids"] == d[5]["ids"] != d[1]["ids"] and "at temperature 0 all answers are equal" in d[6]["error"]' <want |
+        has -x True
+    for n in 2 4; do
+        run -2 --separate-stderr bash -c 'generate --ids -n 4 --batch $2 --input jsonl "$1" <r >out' bash "$t" $n
+        bare <out | cmp - want
+    done
+    # --answers is what a request has that does not say.
+    generate --ids --temp 1 -n 4 --answers 3 --input jsonl "$t" <<<'{"id":"a","ids":[1,2]}' | bare | cmp - <(head -n 3 want)
+    # One who waits for answers gets all of them before the next prompt is written.
+    python3 - "$t" <<'PY'
+import subprocess, sys
+p = subprocess.Popen(["generate", "--ids", "--temp", "1", "-n", "3", "--batch", "2", "--answers", "3", sys.argv[1]],
+                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+for line in (b"1\n", b"2\n"):
+    p.stdin.write(line)
+    for _ in range(3):
+        assert p.stdout.readline().count(b" ") == 2
+p.stdin.close()
+assert p.wait(20) == 0
+PY
+    run -0 --separate-stderr generate --ids --temp 1 -n 3 -v --answers 2 -p 1 "$t"
+    [[ $stderr == *'prompt 0, answer 0: prefill'*'prompt 0, answer 1: prefill'* ]]
+    refuse '--answers: at temperature 0 all answers are equal: expected --temp above 0' \
+        generate --ids --answers 2 -p 1 "$t"
+    for n in --chat '--logits l' '--dump-layers l'; do
+        # shellcheck disable=SC2086  # two words
+        refuse '--answers: not with --' generate --temp 1 --answers 2 -p x $n "$x"
+    done
+    refuse 'want 1..65536' generate --temp 1 --answers 0 -p x "$x"
+    refuse 'not with prompts' generate --temp 1 --answers 2 --score s.tok "$x"
+}
+
 @test "prompts: a byte order mark and blank lines are none; half a line does not hold up the others" {
     run -0 bash -c "printf '\xef\xbb\xbf{\"ids\":[5,6]}\n  \t\n\r\n{\"ids\":[7]}\r\n' |
         generate -q --ids --json --input jsonl -n 2 '$M/t.safetensors'"

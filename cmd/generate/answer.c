@@ -21,7 +21,8 @@ answer_settings(const struct session *s)
                               .sample = c->sample,
                               .stop = c->stop,
                               .n_stops = c->n_stops,
-                              .think = c->how.think };
+                              .think = c->how.think,
+                              .answers = c->answers };
 }
 
 void
@@ -355,9 +356,12 @@ answer_reports(const struct config_generate *c)
 void
 answer_report(const struct answer *a)
 {
-    warn("prompt %llu: prefill %zu tokens, %.1f tok/s; decode %zu tokens, %.1f tok/s; "
-         "stopped by %s",
-         (unsigned long long)a->index, a->computed,
+    char number[32] = "";
+    if (a->how->answers > 1)
+        snprintf(number, sizeof number, ", answer %u", a->number);
+    warn("prompt %llu%s: prefill %zu tokens, %.1f tok/s; decode %zu tokens, %.1f "
+         "tok/s; stopped by %s",
+         (unsigned long long)a->index, number, a->computed,
          rate((double)a->computed, a->prefill_s), steps(a),
          rate((double)steps(a), a->decode_s), stop_reasons[a->why]);
 }

@@ -14,6 +14,7 @@ struct settings {
     const struct slice *stop; // (n_stops), not empty texts
     size_t n_stops;
     enum template_think think;
+    uint32_t answers; // to each prompt
 };
 
 enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT, WHY_INTERRUPT };
@@ -24,6 +25,7 @@ struct answer {
     const struct settings *how;
     struct meter *meter; // NULL: none
     uint64_t index;      // of the prompt or turn
+    uint32_t number;     // of the answer, if its prompt has several; from 0
     uint64_t draw;       // the number that its draws depend on
     size_t prompt;       // tokens of q before the answer
     size_t computed;     // prompt tokens that were not in the cache

@@ -20,6 +20,7 @@ static struct config_generate cfg = {
                       "measure its loss on samples.\nThe prompt is not repeated." },
     .max_tokens = 256,
     .batch = 1,
+    .answers = 1,
     .rank_timeout = 600,
     .sample = { .top_p = 1, .penalty = 1 },
     .where = { .device = "auto", .decodes = true },
@@ -90,6 +91,8 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.time) },
     { 0, "batch", "N", "answer N prompts at the same time (default 1)",
       CMD_U32(&cfg.batch, 1, MAX_BATCH) },
+    { 0, "answers", "N", "N answers to each prompt, drawn apart (default 1)",
+      CMD_U32(&cfg.answers, 1, MAX_ANSWERS) },
     { 'n', "max-tokens", "N", "max tokens of an answer (default 256)",
       CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
     { 0, "temp", "X", "temperature; 0: always the most likely token",
@@ -178,7 +181,8 @@ settle_score(const struct config_generate *c)
 {
     if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
         c->top_logprobs || c->dump_layers || c->no_kv || c->requests || c->batch > 1 ||
-        c->how.think != THINK_UNSET || c->time || cmd_given(&c->cmd, "template"))
+        c->answers > 1 || c->how.think != THINK_UNSET || c->time ||
+        cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
                "not with prompts");
@@ -250,6 +254,10 @@ settle(struct config_generate *c)
                                          : c->logits      ? "logits"
                                          : c->dump_layers ? "dump-layers"
                                                           : "no-kv");
+    if (c->answers > 1 && (c->chat || c->logits || c->dump_layers))
+        misuse("--answers: not with --%s", c->chat     ? "chat"
+                                           : c->logits ? "logits"
+                                                       : "dump-layers");
     if (!c->chat && (c->no_drop || c->history))
         misuse("--%s: goes with --chat", c->no_drop ? "no-drop" : "history");
     if (c->top_logprobs && !c->json)

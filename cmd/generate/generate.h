@@ -14,7 +14,7 @@
 
 #include <signal.h>
 
-enum { MAX_STOPS = 64, MAX_END = 32, MAX_BATCH = 64 };
+enum { MAX_STOPS = 64, MAX_END = 32, MAX_BATCH = 64, MAX_ANSWERS = 1 << 16 };
 
 struct config_generate {
     struct cmd cmd;
@@ -28,6 +28,7 @@ struct config_generate {
     const char *history;
     uint32_t max_tokens;
     uint32_t batch;               // prompts at a time
+    uint32_t answers;             // to each prompt
     struct sample_options sample; // what was not given is the model's
     struct slice stop[MAX_STOPS];
     size_t n_stops;

@@ -19,6 +19,8 @@ void
 place_head(struct buf *b, const struct place *p)
 {
     buf_printf(b, "{\"%s\":%llu,", p->what, (unsigned long long)p->index);
+    if (p->answers > 1)
+        buf_printf(b, "\"answer\":%u,", p->answer);
     if (p->id.p) {
         buf_str(b, "\"id\":");
         buf_add(b, p->id.p, p->id.n);

@@ -8,12 +8,15 @@
 struct place {
     const char *what;   // "prompt" or "turn"
     uint64_t index;     // its number, from 0
+    uint32_t answers;   // to it
+    uint32_t answer;    // the number of this one, from 0
     uint64_t line;      // of standard input, from 1; 0: it is of -p
     struct slice id;    // of a request: JSON; p NULL: none
     struct slice field; // of a request, which an error is about; p NULL: none
 };
 
-/* The beginning of its object: what it is, its number and its id, a comma. */
+/* The beginning of its object: what it is, its number, that of the answer if there are several, and
+ * its id, a comma. */
 void place_head(struct buf *b, const struct place *p);
 /* Report an error in place of an answer, for which b gets with json an object, else an empty line
  * after words on stderr.  -1 with *err if the error is not the prompt's alone. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* prompts: answers prompts: as many at a time as --batch says, each with tokens and cache of its
  * own, in the order in which they came.  A finished one leaves, and the next one enters.  A
- * prompt that cannot be answered has its error in place of an answer.
+ * prompt that cannot be answered has its error in place of an answer.  Several answers to a prompt
+ * are computed as if it came several times, but for their draws.
  *
  * Tokens with which another prompt began are not computed again: their keys and values are copied
  * from its cache, which lasts until the next prompt needs it. */
@@ -29,13 +30,14 @@ struct slot {
     struct sequence *q, own;
     struct ids kept; // if not busy: tokens whose keys and values are in the cache
     struct place place;
+    uint64_t order;         // of its output among all
     double share;           // of all prompts, up to this one
     struct buf line;        // of a request, whose texts are in it
     struct request request; // with --input jsonl
     struct answer a;
 };
 
-/* What a prompt adds to the output. */
+/* The output of an answer or of an error. */
 struct output {
     struct buf text;
     bool done;
@@ -58,12 +60,16 @@ struct prompts {
     struct group few,
         many;      // of prompts whose products read weights as stored, and of others
     float *logits; // (slots, vocab) of a step
-    struct output *out; // (cap) prompt i at i % cap, from `printed` on
+    struct output *out; // (cap) that of order i at i % cap, from `printed` on
     size_t cap;
-    uint64_t next, printed, refused; // prompts
-    uint64_t tokens, shared;         // of prompts; of these computed for another one
-    uint64_t begins, passes; // prompts that were computed, and in how many passes
-    bool end;                // there are no more
+    uint64_t ordered, printed; // outputs
+    uint64_t next, refused;    // prompts
+    struct buf again;          // the last prompt, if it has several answers
+    uint32_t answer, answers;  // the last one that was begun, and how many it has
+    uint64_t tokens, shared;   // of prompts; of these computed for another one
+    uint64_t begins, passes;   // prompts that were computed, and in how many passes
+    bool idle[REQUEST_FIELDS]; // fields of requests that had no effect
+    bool end;                  // there are no more
 };
 
 /* Whether the tokens of s->q can be a prompt. */
@@ -83,7 +89,7 @@ check_length(const struct session *s, struct err *err)
 static void
 put_output(struct prompts *p, struct slot *x, struct buf *text)
 {
-    struct output *o = &p->out[x->place.index % p->cap];
+    struct output *o = &p->out[x->order % p->cap];
     *o = (struct output){ .text = *text, .done = true };
     while ((o = &p->out[p->printed % p->cap])->done) {
         answer_flush(&o->text, p->s->c->json);
@@ -92,7 +98,8 @@ put_output(struct prompts *p, struct slot *x, struct buf *text)
         p->printed++;
     }
     x->state = SLOT_FREE;
-    meter_prompt(&p->meter, x->share);
+    if (x->place.answer + 1 >= x->place.answers)
+        meter_prompt(&p->meter, x->share);
 }
 
 static void
@@ -302,7 +309,9 @@ start(struct prompts *p, struct slot *x)
         return -1;
     answer_open(&x->a, s, how, p->slots == 1 && c->batch == 1 && !c->json && !c->ids);
     x->a.index = x->place.index;
+    x->a.number = x->place.answer;
     x->a.draw = c->requests ? 0 : x->place.index; // a request as if it were alone
+    x->a.draw |= (uint64_t)x->place.answer << 32;
     x->a.meter = &p->meter;
     x->state = SLOT_BUSY;
     p->busy++;
@@ -427,6 +436,12 @@ prepare_request(struct prompts *p, struct slot *x, struct slice text, struct err
         r->field = slice_of("enable_thinking");
         return err_set(err, ERR_USAGE, "needs --template qwen3");
     }
+    if (r->how.answers > 1 && r->how.sample.temperature <= 0) {
+        r->field = slice_of("n");
+        return err_set(err, ERR_USAGE,
+                       "at temperature 0 all answers are equal: expected 1, or a "
+                       "\"temperature\" above 0");
+    }
     r->field = slice_of(names[r->kind]);
     if (r->kind != REQUEST_IDS && !s->t)
         return err_set(err, ERR_USAGE, "needs a tokenizer: with --ids only \"ids\"");
@@ -511,7 +526,44 @@ start_or_hold(struct prompts *p, struct slot *x)
     return 0;
 }
 
-/* 1: a prompt was started, held or refused; 0: there are no more. */
+/* Whether the last prompt has answers that were not begun. */
+static bool
+lacks_answers(const struct prompts *p)
+{
+    return p->answer + 1 < p->answers;
+}
+
+/* The next prompt, or the last one again for another answer.  Returns 0 after the last prompt. */
+static int
+next_text(struct prompts *p, struct slice *text)
+{
+    if (lacks_answers(p)) {
+        p->answer++;
+        *text = (struct slice){ p->again.data, p->again.len };
+        return 1;
+    }
+    int rc = source_next(&p->source, text, p->s->err);
+    if (rc > 0)
+        p->next++;
+    p->answer = 0;
+    p->answers = 1;
+    return rc;
+}
+
+/* Keep the text of a prompt for its other answers. */
+static int
+keep_text(struct prompts *p, const struct slot *x, struct slice text)
+{
+    const struct settings *how = p->s->c->requests ? &x->request.how : &p->how;
+    p->answers = how->answers;
+    if (p->answers == 1 || p->answer > 0)
+        return 0;
+    p->again.len = 0;
+    buf_add(&p->again, text.p, text.n);
+    return buf_ok(&p->again, p->s->err);
+}
+
+/* Returns 1 after an answer was started or its prompt was held or refused, 0 after the last prompt. */
 static int
 take(struct prompts *p)
 {
@@ -519,21 +571,28 @@ take(struct prompts *p)
     struct slot *x = p->slot;
     struct slice text;
     struct err err = { 0 };
-    int rc = source_next(&p->source, &text, s->err);
+    int rc = next_text(p, &text);
     if (rc <= 0)
         return rc;
     while (x->state != SLOT_FREE)
         x++;
-    x->place =
-        (struct place){ .what = "prompt", .index = p->next++, .line = p->source.line };
+    x->place = (struct place){ .what = "prompt",
+                               .index = p->next - 1,
+                               .answer = p->answer,
+                               .answers = p->answers,
+                               .line = p->source.line };
+    x->order = p->ordered++;
     x->share = p->source.share;
     if ((s->c->logits || s->c->dump_layers) && x->place.index > 0)
         return err_set(s->err, ERR_USAGE,
                        "<stdin>: line %llu: --logits and --dump-layers take one prompt",
                        (unsigned long long)x->place.line);
-    rc = prepare(p, x, text, &err);
-    rc = rc < 0 ? refuse(p, x, &err) : start_or_hold(p, x);
-    return rc < 0 ? -1 : 1;
+    if (prepare(p, x, text, &err) < 0)
+        return refuse(p, x, &err) < 0 ? -1 : 1;
+    if (keep_text(p, x, text) < 0)
+        return -1;
+    x->place.answers = p->answers;
+    return start_or_hold(p, x) < 0 ? -1 : 1;
 }
 
 static struct slot *
@@ -550,8 +609,8 @@ held(struct prompts *p)
 static bool
 wants_more(struct prompts *p)
 {
-    return !p->end && p->busy < p->slots && p->next - p->printed < p->cap &&
-           (p->busy == 0 || !source_waits(&p->source));
+    return !p->end && p->busy < p->slots && p->ordered - p->printed < p->cap &&
+           (p->busy == 0 || lacks_answers(p) || !source_waits(&p->source));
 }
 
 static int
@@ -601,6 +660,7 @@ open_slots(struct prompts *p)
     for (size_t i = 0; i < MAX_BATCH; i++) {
         p->slot[i].q = i == 0 ? &s->first : &p->slot[i].own;
         p->slot[i].request.vocab = s->model.config.vocab;
+        p->slot[i].request.idle = p->idle;
     }
     p->slots = slots(s);
     p->cap = p->slots * WAITING;
@@ -627,6 +687,26 @@ close_slots(struct prompts *p)
         buf_free(&p->out[i].text);
     free(p->out);
     free(p->logits);
+    buf_free(&p->again);
+}
+
+/* Report how much was computed, and the fields of requests that had no effect. */
+static void
+report(const struct prompts *p)
+{
+    struct buf names = { 0 };
+    if (p->shared)
+        warn("prompts: %llu tokens, %llu computed: an earlier prompt began with the "
+             "others",
+             (unsigned long long)p->tokens,
+             (unsigned long long)(p->tokens - p->shared));
+    if (p->passes < p->begins)
+        warn("prompts: %llu computed in %llu pass%s", (unsigned long long)p->begins,
+             (unsigned long long)p->passes, p->passes == 1 ? "" : "es");
+    request_put_idle(&names, p->idle);
+    if (names.len)
+        warn("requests: fields without an effect: %s", names.data);
+    buf_free(&names);
 }
 
 int
@@ -646,14 +726,8 @@ prompts_answer(struct session *s, bool *all)
     meter_close(&p->meter);
     layers_close(&p->layers); // after an error
     *all = p->refused == 0;
-    if (rc == 0 && p->shared && c->cmd.verbose)
-        warn("prompts: %llu tokens, %llu computed: an earlier prompt began with the "
-             "others",
-             (unsigned long long)p->tokens,
-             (unsigned long long)(p->tokens - p->shared));
-    if (rc == 0 && p->passes < p->begins && c->cmd.verbose)
-        warn("prompts: %llu computed in %llu pass%s", (unsigned long long)p->begins,
-             (unsigned long long)p->passes, p->passes == 1 ? "" : "es");
+    if (rc == 0 && c->cmd.verbose)
+        report(p);
     if (rc == 0 && c->requests && p->next == 0 && !c->cmd.quiet)
         warn("<stdin>: no requests");
     if (rc == 0 && c->json && p->refused)

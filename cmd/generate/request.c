@@ -4,6 +4,7 @@
 
 #include "cmd/nearest.h"
 
+#include <assert.h>
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,17 @@ take_max_tokens(struct request *r, struct json *j)
 }
 
 static int
+take_answers(struct request *r, struct json *j)
+{
+    size_t at = j->pos;
+    if (take_u32(j, &r->how.answers, MAX_ANSWERS) < 0)
+        return -1;
+    return r->how.answers > 0
+               ? 0
+               : json_fail(j, at, "expected a number of 1 to %d", MAX_ANSWERS);
+}
+
+static int
 take_temperature(struct request *r, struct json *j)
 {
     return take_number(j, &r->how.sample.temperature, DBL_MAX);
@@ -108,10 +120,29 @@ take_top_p(struct request *r, struct json *j)
     return take_number(j, &r->how.sample.top_p, 1);
 }
 
+/* -1 means all tokens to vLLM, as 0 does. */
 static int
 take_top_k(struct request *r, struct json *j)
 {
-    return take_u32(j, &r->how.sample.top_k, UINT32_MAX);
+    struct json number = *j;
+    double k;
+    if (json_number(&number, &k) < 0 || k != -1)
+        return take_u32(j, &r->how.sample.top_k, UINT32_MAX);
+    *j = number;
+    r->how.sample.top_k = 0;
+    return 0;
+}
+
+static int
+take_penalty(struct request *r, struct json *j)
+{
+    const double min = 1e-6, max = 1e6;
+    size_t at = j->pos;
+    if (take_number(j, &r->how.sample.penalty, max) < 0)
+        return -1;
+    return r->how.sample.penalty >= min
+               ? 0
+               : json_fail(j, at, "expected a number of %g to %g", min, max);
 }
 
 static int
@@ -124,10 +155,32 @@ static int
 take_enable_thinking(struct request *r, struct json *j)
 {
     bool think;
+    if (r->has_thinking)
+        return json_fail(j, j->pos, "\"enable_thinking\" is there twice");
+    r->has_thinking = true;
     if (json_bool(j, &think) < 0)
         return -1;
     r->how.think = think ? THINK_ON : THINK_OFF;
     return 0;
+}
+
+/* Arguments of the chat template, as servers take them. */
+static int
+take_template_arguments(struct request *r, struct json *j)
+{
+    struct slice key;
+    char q[TEXT_QUOTE];
+    int more;
+    json_object(j);
+    while ((more = json_key(j, &key)) > 0) {
+        if (!slice_is(key, "enable_thinking"))
+            return json_fail(j, j->pos,
+                             "\"%s\": is not supported: expected \"enable_thinking\"",
+                             text_quote(q, key.p, key.n));
+        if (take_enable_thinking(r, j) < 0)
+            return -1;
+    }
+    return more;
 }
 
 static int
@@ -159,23 +212,160 @@ take_stop(struct request *r, struct json *j)
     return more;
 }
 
+/* Fields of requests to servers.  One without a function has no effect: the values that it may
+ * have change no answer. */
 static const struct field {
     const char *name;
     int (*take)(struct request *r, struct json *j);
+    const char *neutral; // compact JSON, separated by spaces; NULL: any value
+    const char *advice;  // for other values; NULL: none
 } fields[] = {
-    { "id", take_id },
-    { "prompt", take_prompt },
-    { "messages", take_messages },
-    { "ids", take_ids },
-    { "max_tokens", take_max_tokens },
-    { "temperature", take_temperature },
-    { "top_p", take_top_p },
-    { "top_k", take_top_k },
-    { "seed", take_seed },
-    { "stop", take_stop },
-    { "enable_thinking", take_enable_thinking },
+    { "id", take_id, NULL, NULL },
+    { "prompt", take_prompt, NULL, NULL },
+    { "messages", take_messages, NULL, NULL },
+    { "ids", take_ids, NULL, NULL },
+    { "max_tokens", take_max_tokens, NULL, NULL },
+    { "max_completion_tokens", take_max_tokens, NULL, NULL }, // OpenAI's new name
+    { "n_predict", take_max_tokens, NULL, NULL },             // llama.cpp's
+    { "temperature", take_temperature, NULL, NULL },
+    { "top_p", take_top_p, NULL, NULL },
+    { "top_k", take_top_k, NULL, NULL },
+    { "repetition_penalty", take_penalty, NULL, NULL },
+    { "seed", take_seed, NULL, NULL },
+    { "stop", take_stop, NULL, NULL },
+    { "n", take_answers, NULL, NULL },
+    { "enable_thinking", take_enable_thinking, NULL, NULL },
+    { "chat_template_kwargs", take_template_arguments, NULL, NULL },
+    { "model", NULL, NULL, NULL },
+    { "user", NULL, NULL, NULL },
+    { "metadata", NULL, NULL, NULL },
+    { "store", NULL, NULL, NULL },
+    { "service_tier", NULL, NULL, NULL },
+    { "safety_identifier", NULL, NULL, NULL },
+    { "prompt_cache_key", NULL, NULL, NULL },
+    { "request_id", NULL, NULL, NULL },
+    { "priority", NULL, NULL, NULL },
+    { "cache_prompt", NULL, NULL, NULL },
+    { "id_slot", NULL, NULL, NULL },
+    { "parallel_tool_calls", NULL, NULL, NULL },
+    { "stream_options", NULL, NULL, NULL },
+    { "stream", NULL, "false", "answers are written when they are complete" },
+    { "tools", NULL, "[]", NULL },
+    { "tool_choice", NULL, "\"none\" \"auto\"", NULL },
+    { "functions", NULL, "[]", NULL },
+    { "function_call", NULL, "\"none\" \"auto\"", NULL },
+    { "response_format", NULL, "{\"type\":\"text\"}", NULL },
+    { "modalities", NULL, "[\"text\"]", NULL },
+    { "reasoning_effort", NULL, "null", "\"enable_thinking\" is the switch of Qwen3" },
+    { "logit_bias", NULL, "{} []", NULL },
+    { "presence_penalty", NULL, "0", "\"repetition_penalty\" is supported" },
+    { "frequency_penalty", NULL, "0", "\"repetition_penalty\" is supported" },
+    { "repeat_penalty", NULL, "1",
+      "\"repetition_penalty\" counts all of prompt and answer" },
+    { "repeat_last_n", NULL, NULL, NULL },
+    { "length_penalty", NULL, "1", NULL },
+    { "min_p", NULL, "0", NULL },
+    { "typical_p", NULL, "1", NULL },
+    { "mirostat", NULL, "0", NULL },
+    { "dry_multiplier", NULL, "0", NULL },
+    { "xtc_probability", NULL, "0", NULL },
+    { "min_tokens", NULL, "0", NULL },
+    { "ignore_eos", NULL, "false", "--ignore-eos holds for all requests" },
+    { "best_of", NULL, "1", "\"n\" gives several answers" },
+    { "use_beam_search", NULL, "false", NULL },
+    { "logprobs", NULL, "true false 0", "--top-logprobs holds for all requests" },
+    { "top_logprobs", NULL, "0", "--top-logprobs holds for all requests" },
+    { "n_probs", NULL, "0", "--top-logprobs holds for all requests" },
+    { "prompt_logprobs", NULL, "0", NULL },
+    { "echo", NULL, "false", NULL },
+    { "suffix", NULL, "\"\"", NULL },
+    { "stop_token_ids", NULL, "[]", NULL },
+    { "bad_words", NULL, "[]", NULL },
+    { "grammar", NULL, "\"\"", NULL },
+    { "json_schema", NULL, "{}", NULL },
+    { "structured_outputs", NULL, "{}", NULL },
+    { "guided_json", NULL, "{}", NULL },
+    { "guided_regex", NULL, "\"\"", NULL },
+    { "guided_choice", NULL, "[]", NULL },
+    { "guided_grammar", NULL, "\"\"", NULL },
+    { "skip_special_tokens", NULL, "false", "control tokens are part of the text" },
+    { "include_stop_str_in_output", NULL, "false", NULL },
+    { "add_generation_prompt", NULL, "true", NULL },
+    { "continue_final_message", NULL, "false", NULL },
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
+static_assert(sizeof fields / sizeof *fields <= REQUEST_FIELDS, "a flag for each");
+
+/* Append JSON without the white space between its tokens. */
+static void
+put_compact(struct buf *b, struct slice raw)
+{
+    bool text = false;
+    for (size_t i = 0; i < raw.n; i++) {
+        char c = raw.p[i];
+        if (!text && strchr(" \t\r\n", c))
+            continue;
+        buf_char(b, c);
+        if (text && c == '\\' && i + 1 < raw.n)
+            buf_char(b, raw.p[++i]);
+        else if (c == '"')
+            text = !text;
+    }
+}
+
+/* Whether a value is one of a list of neutral ones; the spellings of a number are equal. */
+static bool
+is_neutral(struct slice value, bool number, const char *list)
+{
+    while (*list) {
+        size_t n = strcspn(list, " ");
+        bool digit = *list >= '0' && *list <= '9';
+        if (number ? digit && strtod(value.p, NULL) == strtod(list, NULL)
+                   : slice_eq(value, (struct slice){ list, n }))
+            return true;
+        list += n + (list[n] == ' ');
+    }
+    return false;
+}
+
+static int
+refuse_value(struct json *j, size_t at, const struct field *f)
+{
+    struct buf words = { 0 };
+    for (const char *c = f->neutral; *c; c++)
+        if (*c == ' ')
+            buf_str(&words, " or ");
+        else
+            buf_char(&words, *c);
+    if (f->advice)
+        buf_printf(&words, "; %s", f->advice);
+    int rc = buf_ok(&words, j->err);
+    if (rc == 0)
+        rc = json_fail(j, at, "is not supported: expected %s", words.data);
+    buf_free(&words);
+    return rc;
+}
+
+/* A value that changes no answer. */
+static int
+skip_neutral(struct json *j, const struct field *f)
+{
+    struct slice raw;
+    struct buf value = { 0 };
+    bool number = json_peek(j) == '0';
+    size_t at = j->pos;
+    if (json_skip(j, &raw) < 0)
+        return -1;
+    if (!f->neutral)
+        return 0;
+    put_compact(&value, raw);
+    int rc = buf_ok(&value, j->err);
+    if (rc == 0 &&
+        !is_neutral((struct slice){ value.data, value.len }, number, f->neutral))
+        rc = refuse_value(j, at, f);
+    buf_free(&value);
+    return rc;
+}
 
 static int
 unknown_field(const struct request *r, struct json *j)
@@ -188,6 +378,18 @@ unknown_field(const struct request *r, struct json *j)
                : json_fail(j, j->pos, "unknown field");
 }
 
+/* A setting that has several names is given by one of them. */
+static int
+check_alias(const struct request *r, struct json *j, size_t at)
+{
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (r->given[i] && fields[i].take && fields[i].take == fields[at].take)
+            return json_fail(j, j->pos,
+                             "means the same as \"%s\": expected one of them",
+                             fields[i].name);
+    return 0;
+}
+
 /* The value of r->field; null is as if it were not there. */
 static int
 take_field(struct request *r, struct json *j)
@@ -197,10 +399,28 @@ take_field(struct request *r, struct json *j)
         i++;
     if (i == N_FIELDS)
         return unknown_field(r, j);
-    if (r->seen & 1U << i)
+    if (r->seen[i])
         return json_fail(j, j->pos, "is there twice");
-    r->seen |= 1U << i;
-    return json_peek(j) == 'n' ? json_null(j) : fields[i].take(r, j);
+    r->seen[i] = true;
+    if (!fields[i].take && r->idle)
+        r->idle[i] = true;
+    if (json_peek(j) == 'n')
+        return json_null(j);
+    if (check_alias(r, j, i) < 0)
+        return -1;
+    r->given[i] = true;
+    return fields[i].take ? fields[i].take(r, j) : skip_neutral(j, &fields[i]);
+}
+
+void
+request_put_idle(struct buf *b, const bool idle[REQUEST_FIELDS])
+{
+    const char *between = "";
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (idle[i]) {
+            buf_printf(b, "%s\"%s\"", between, fields[i].name);
+            between = ", ";
+        }
 }
 
 /* ---- a line ------------------------------------------------------------------------- */
@@ -249,7 +469,9 @@ request_parse(struct request *r, const struct settings *base, struct slice line,
     r->kind = REQUEST_NONE;
     r->messages.n = r->ids.n = 0;
     r->how = *base;
-    r->seen = 0;
+    memset(r->seen, 0, sizeof r->seen);
+    memset(r->given, 0, sizeof r->given);
+    r->has_thinking = false;
     arena_clear(&r->arena);
     json_open(&j, "", 0, line, &r->arena, err);
     if (parse(r, &j) == 0)

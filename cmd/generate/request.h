@@ -10,6 +10,8 @@
 
 enum request_kind { REQUEST_NONE, REQUEST_PROMPT, REQUEST_MESSAGES, REQUEST_IDS };
 
+enum { REQUEST_FIELDS = 80 };
+
 /* Texts are borrowed from the line or live in the arena until the next. */
 struct request {
     uint32_t vocab;  // ids are below it
@@ -21,7 +23,10 @@ struct request {
     struct settings how;
     struct slice stop[MAX_STOPS];
     struct slice field; // what an error is about; p NULL: the whole line
-    unsigned seen;      // fields, a bit each
+    bool seen[REQUEST_FIELDS], given[REQUEST_FIELDS]; // given: is there and is not null
+    bool has_thinking;                                // the switch was given
+    bool *
+        idle; // (REQUEST_FIELDS) the caller's: set for each field without an effect; or NULL
     struct arena arena;
 };
 
@@ -30,5 +35,7 @@ struct request {
 int request_parse(struct request *r, const struct settings *base, struct slice line,
                   struct err *err);
 void request_free(struct request *r);
+/* Append the names of the fields that are set in idle; nothing if there are none. */
+void request_put_idle(struct buf *b, const bool idle[REQUEST_FIELDS]);
 
 #endif

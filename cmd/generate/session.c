@@ -109,6 +109,18 @@ settle_limit(struct session *s)
     return 0;
 }
 
+/* Answers differ by their draws; each request is checked by itself. */
+static int
+check_answers(const struct session *s)
+{
+    const struct config_generate *c = s->c;
+    return c->answers > 1 && !c->requests && c->sample.temperature <= 0
+               ? err_set(s->err, ERR_USAGE,
+                         "--answers: at temperature 0 all answers are equal: expected "
+                         "--temp above 0")
+               : 0;
+}
+
 /* Coarse products are of NVFP4 weights with plain activations only. */
 static void
 report_fast(struct session *s)
@@ -158,7 +170,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     for (uint32_t i = 0; i < s->model.config.n_eos; i++)
         add_end(s, s->model.config.eos[i]);
     bool text = !c->score && (!c->ids || c->tokenizer);
-    if ((text && open_tokenizer(s) < 0) || defaults_read(s) < 0)
+    if ((text && open_tokenizer(s) < 0) || defaults_read(s) < 0 || check_answers(s) < 0)
         return -1;
     s->logits = malloc(s->model.config.vocab * sizeof *s->logits);
     if (!s->logits)

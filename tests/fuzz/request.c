@@ -10,6 +10,7 @@
 enum { VOCAB = 100 };
 
 static const struct settings base = { .max_tokens = 7,
+                                      .answers = 1,
                                       .sample = { .top_p = 1, .penalty = 1 } };
 
 static void
@@ -18,7 +19,9 @@ check_settings(const struct settings *how)
     const struct sample_options *o = &how->sample;
     HOLDS(how->max_tokens <= INT32_MAX, "%u", how->max_tokens);
     HOLDS(o->temperature >= 0 && o->temperature <= DBL_MAX, "%g", o->temperature);
-    HOLDS(o->top_p >= 0 && o->top_p <= 1 && o->penalty == 1, "%g", o->top_p);
+    HOLDS(o->top_p >= 0 && o->top_p <= 1, "%g", o->top_p);
+    HOLDS(o->penalty >= 1e-6 && o->penalty <= 1e6, "%g", o->penalty);
+    HOLDS(how->answers >= 1 && how->answers <= MAX_ANSWERS, "%u answers", how->answers);
     HOLDS(how->n_stops <= MAX_STOPS, "%zu stops", how->n_stops);
     for (size_t i = 0; i < how->n_stops; i++)
         HOLDS(how->stop[i].n > 0, "stop %zu is empty", i);
@@ -55,7 +58,8 @@ check_taken(const struct request *r)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static struct request r = { .vocab = VOCAB };
+    static bool idle[REQUEST_FIELDS];
+    static struct request r = { .vocab = VOCAB, .idle = idle };
     struct slice line = { (const char *)data, n };
     struct err err = { 0 };
     char field[TEXT_QUOTE];
