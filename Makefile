@@ -246,7 +246,8 @@ generate_SRCS = \
 	cmd/generate/session.c \
 	cmd/generate/source.c \
 	cmd/generate/stream.c \
-	cmd/generate/tensors.c
+	cmd/generate/tensors.c \
+	cmd/generate/transcript.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
 	cmd/memguard/memfiles.c \

@@ -1680,6 +1680,16 @@ assert abs(said - want) < 2e-6, (said, want)'
     cp "$M/t.safetensors" .
     run -2 --separate-stderr generate -p x t.safetensors
     [[ $stderr == *'want -t tokenizer.json: none was given, and there is no tokenizer.json; it comes with the model'* ]]
+    # A chat needs one in any case, and one of a chat model: said before weights are read.
+    refuse 'want -t tokenizer.json: none was given, and there is no tokenizer.json; it comes with the model' \
+        generate --chat t.safetensors </dev/null
+    [[ $stderr != *--ids* ]]
+    local token
+    for token in im_start im_end; do
+        sed "s/<|$token|>/<|other|>/" "$M/tokenizer.json" >t.json
+        refuse "t.json: has no added token <|$token|>, which --chat needs: expected the tokenizer.json of a chat model; -p TEXT --template none continues a text" \
+            generate -t t.json --chat "$M/x.safetensors" </dev/null
+    done
     datpack -q -o d/ t.safetensors
     run -2 --separate-stderr generate -p x d/
     [[ $stderr == *'there is no d/tokenizer.json; '* ]]

@@ -79,7 +79,7 @@ edits() { generate --help | has 'edited by libedit'; }
     chat -n 3
     sees '^generate: /help lists commands; Ctrl-D ends$'
     line /help
-    for c in help reset 'system +\[TEXT\]' think no-think 'save +FILE' 'load +FILE' exit; do
+    for c in help retry undo reset 'system +\[TEXT\]' 'temp +\[X\]' think no-think 'save +FILE' 'load +FILE' exit quit; do
         sees "^/$c  +[a-z]"
     done
     sees '^Ctrl-C  '
@@ -148,9 +148,9 @@ edits() { generate --help | has 'edited by libedit'; }
     sees '"turn":1'
     line '/save talk.jsonl'
     line '/save talk.jsonl'
-    sees '^generate: talk.jsonl: exists'
+    sees '^generate: /save: talk.jsonl: exists'
     line "/save $M/x.safetensors"
-    sees '^generate: /save: .*/x.safetensors: is an input$'
+    sees '^generate: /save: .*/x.safetensors: is an input: expected a new name$'
     line /reset
     line one
     sees '"turn":0,"messages":\[\{"role":"system","content":"Be brief"' 2
@@ -162,13 +162,13 @@ edits() { generate --help | has 'edited by libedit'; }
     sees '^generate: /load: nosuchfile: No such file'
     echo '{"messages":[{"role":"user","content":"x"}]}' >half.jsonl
     line '/load half.jsonl'
-    sees '^generate: /load: expected the answer to each turn$'
+    sees '^generate: /load: half.jsonl: expected the answer to each turn$'
     echo '{"messages":[{"role":"assistant","content":"x"}]}' >other.jsonl
     line '/load other.jsonl'
-    sees '^generate: /load: message 0: expected role user, found "assistant"$'
+    sees '^generate: /load: other.jsonl: message 0: expected role user, found "assistant"$'
     echo '{"text":"x"}' >none.jsonl
     line '/load none.jsonl'
-    sees 'none.jsonl: byte 0: expected "messages"'
+    sees 'none.jsonl: line 1: byte 0: expected "messages"'
     # After what could not be loaded the conversation is what it was.
     line two
     sees '"turn":1' 2
@@ -312,4 +312,315 @@ PY
     keys C-d
     sees '^\[status 0\]$'
     run ! grep 'no turntwo' seen
+}
+
+# ---- with terminal.py: all that the terminal gets, without waiting for a screen ------------
+
+@test "a terminal: a backslash continues the line, and what is pasted is one message" {
+    cat >talk.py <<'PY'
+import json, os, sys
+from terminal import Terminal
+term, m = sys.argv[1], os.environ["M"] + "/x.safetensors"
+home = os.getcwd()
+
+def start(*more):
+    t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "--json", "-n", "1", *more, m, TERM=term, HOME=home)
+    return t
+
+def said(t):
+    """What the next turn has asked."""
+    return json.loads(t.sees(r'^(\{"turn":.*\})$').group(1))["messages"][-2]["content"]
+
+t = start()
+t.line("one\\")
+t.line("  two\\")
+t.line("three")
+assert said(t) == "one\n  two\nthree"
+# Two backslashes are text, and so is one before a blank.
+t.line("C:\\\\")
+assert said(t) == "C:\\\\"
+t.line("C:\\ ")
+assert said(t) == "C:\\ "
+# A paste, with text before and behind it; blank lines and line ends at its end.
+t.type("Explain: ")
+t.paste("def f():\n\n\treturn '\u4f60\u597d'\n/quit\\\nx\\y\n")
+t.type("please")
+t.line("")
+assert said(t) == "Explain: def f():\n\n\treturn '\u4f60\u597d'\n/quit\\\nx\\y\nplease", t.got
+t.paste("a\nb\n\n")
+t.line("")
+assert said(t) == "a\nb"
+t.paste("only one")
+t.line("")
+assert said(t) == "only one"
+# An empty one is no message, and blanks are none.
+t.paste("")
+t.line("")
+t.line("   ")
+t.line("next")
+assert said(t) == "next"
+# A command of several lines is one.
+t.line("/system Be brief\\")
+t.line("and kind")
+t.sees("^generate: /system: set")
+t.line("/save talk.jsonl")
+t.sees("^generate: /save: talk.jsonl: 7 turns written$")
+assert json.load(open("talk.jsonl"))["messages"][0]["content"] == "Be brief\nand kind"
+# Ctrl-C discards all lines of a message, and half a paste.
+t.line("never\\")
+t.type("said\x03")
+t.asked = False
+t.line("after")
+assert said(t) == "after"
+t.type(t.PASTE[0] + "half\r")
+t.sees("half" if term == "dumb" else "")
+t.type("\x03")
+t.asked = False
+t.line("whole")
+assert said(t) == "whole"
+# Ctrl-D sends what was typed, and ends.
+t.line("last\\")
+t.type("\x04")
+assert said(t) == "last"
+assert t.ends() == 0
+# Pastes are marked from the beginning to the end, also of a program that a signal ends.
+marks = b"\033[?2004h", b"\033[?2004l"
+assert (t.raw.count(marks[0]) > 0) == (t.raw.count(marks[1]) > 0) == (term != "dumb")
+assert t.raw.rfind(marks[0]) <= t.raw.rfind(marks[1])
+t = start()
+t.ready()
+os.kill(t.pid, 15)
+assert t.ends() == -15
+assert t.raw.count(marks[1]) == (term != "dumb"), t.raw
+PY
+    python3 talk.py dumb
+    rm talk.jsonl
+    python3 talk.py screen
+}
+
+@test "a terminal: libedit shows a long paste, edits it, and recalls it as one message" {
+    edits || skip "not built with libedit"
+    python3 - <<'PY'
+import json, os, sys
+from terminal import Terminal
+m = os.environ["M"] + "/x.safetensors"
+
+def start():
+    t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "--json", "-n", "1", "--history", "h", m,
+                 TERM="screen", HOME=os.getcwd())
+    return t
+
+def said(t):
+    return json.loads(t.sees(r'^(\{"turn":.*\})$').group(1))["messages"][-2]["content"]
+
+t = start()
+t.paste("first\nsecond\nthixx")
+t.type("\x7f\x7f")
+t.line("rd")
+assert said(t) == "first\nsecond\nthird"
+# More than the screen has, and longer than its lines.
+text = "\n".join("line %d of many " % i + "\u597d" * (i % 90) for i in range(150))
+t.paste(text)
+t.line("")
+assert said(t) == text
+# Both ends of lines, an invalid byte, a NUL.
+t.type(t.PASTE[0] + "a\rb\n\rc\udcff\0d" + t.PASTE[1])
+t.line("")
+assert said(t) == "a\nb\n\nc\ufffdd"
+t.type("\x10\x10\x10")  # Ctrl-P: the third message before
+t.line("!")
+assert said(t) == "first\nsecond\nthird!"
+t.line("x\\\\")
+assert said(t) == "x\\\\"
+t.paste("end\\\nof")
+t.line("")
+assert said(t) == "end\\\nof"
+t.line("/quit")
+assert t.ends() == 0
+lines = open("h").read().splitlines()
+assert lines[:3] == ["first\\", "second\\", "third"] and lines[-1] == "/quit", lines[-5:]
+# In the next conversation, too.
+t = start()
+t.type("\x10\x10")
+t.line("")
+assert said(t) == "end\\ \nof"
+t.type("\x10" * 7)
+t.line("")
+assert said(t) == text
+t.type("\x04")
+assert t.ends() == 0
+PY
+}
+
+@test "a terminal: /undo and /retry leave the conversation as if it had been so; /temp draws" {
+    printf 'one\nthree\nfour\n' >turns
+    generate --chat -n 6 --json --system 'Be brief' "$M/x.safetensors" <turns >want
+    python3 - <<'PY'
+import json, os
+from terminal import Terminal
+m = os.environ["M"] + "/x.safetensors"
+
+def start(*more):
+    t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "-n", "6", "--json", *more, m,
+                 TERM="screen", HOME=os.getcwd())
+    return t
+
+def turn(t):
+    return json.loads(t.sees(r'^(\{"turn":.*\})$').group(1))
+
+want = [json.loads(x) for x in open("want")]
+def same(a, b):
+    assert a["ids"] == b["ids"] and a["logprobs"] == b["logprobs"] and a["prompt_tokens"] == b["prompt_tokens"], (a, b)
+
+t = start("--system", "Be brief")
+for word in ("/undo", "/retry"):
+    t.line(word)
+    t.sees("^generate: %s: there is no turn$" % word)
+t.line("one")
+same(turn(t), want[0])
+t.line("two")
+turn(t)
+t.line("/undo")
+t.sees("^generate: /undo: the last turn was removed; 1 turn left$")
+t.line("three")
+same(turn(t), want[1])
+t.line("/retry")
+same(turn(t), want[1])
+t.sees("^generate: /retry: the same answer: at temperature 0 it does not change; /temp 0.7 before it draws another$")
+t.line("four")
+same(turn(t), want[2])
+t.line("/temp")
+t.sees("^generate: /temp: the temperature is 0: the most likely token is taken$")
+t.line("/temp hot")
+t.sees("^generate: /temp: hot: expected a number of at least 0$")
+t.line("/temp -1")
+t.sees("^generate: /temp: -1: expected a number of at least 0$")
+t.line("/temp 1.5 ")
+t.sees("^generate: /temp: the temperature is 1.5$")
+t.line("/retry")
+a = turn(t)
+t.line("/retry")
+b = turn(t)
+assert len({tuple(x["ids"]) for x in (a, b, want[2])}) == 3
+assert a["prompt_tokens"] == b["prompt_tokens"] == want[2]["prompt_tokens"]
+t.line("/temp 0")
+t.sees("most likely token is taken$")
+t.line("/retry")
+same(turn(t), want[2])
+t.line("/save talk.jsonl")
+t.sees("^generate: /save: talk.jsonl: 3 turns written$")
+t.line("/reset")
+t.sees("^generate: /reset: 3 turns forgotten; the system message stays$")
+t.line("/load talk.jsonl")
+t.sees("^generate: /load: talk.jsonl: 3 turns, with a system message$")
+t.line("/undo")
+t.sees("2 turns left$")
+t.line("four")
+same(turn(t), want[2])
+t.line("/bye")
+t.sees(r"^generate: /bye: unknown command: expected /exit\? /help lists all$")
+t.line("/sys x")
+t.sees(r"^generate: /sys: unknown command: expected /system\? ")
+t.line("/qiut")
+t.sees(r"^generate: /qiut: unknown command: expected /quit\? ")
+t.line("/s")
+t.sees("^generate: /s: unknown command; /help lists them$")
+t.line("/quit")
+assert t.ends() == 0
+said = json.load(open("talk.jsonl"))["messages"]
+assert [x["content"] for x in said if x["role"] == "user"] == ["one", "three", "four"]
+# Greedy text, not JSON: from the argmax to draws and back.
+def text(*lines):
+    t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "-n", "6", "-q", m, prompt=None, TERM="dumb")
+    for x in lines:
+        t.line(x)
+    t.line("/quit")
+    assert t.ends() == 0 and "generate:" not in t.got, t.got
+    return t.got.split("\n")
+# Each typed line is shown once; then come the answers.
+plain = text("one")
+drawn = text("/temp 1.5", "one", "/temp 0", "/retry")
+assert plain[-2] == drawn[-2] and drawn[-2] != drawn[-3], (plain, drawn)
+PY
+}
+
+@test "a terminal: /undo where the oldest turns were dropped" {
+    python3 - <<'PY'
+import json, os
+from terminal import Terminal
+m = os.environ["M"] + "/x.safetensors"
+t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "-n", "8", "--context", "60", m, TERM="dumb")
+for i in range(5):
+    t.line("number %d" % i)
+assert "the oldest turns were dropped" in t.got
+t.at = len(t.got)
+n = 0
+while True:
+    t.line("/undo")
+    words = t.sees("^generate: /undo: (.*)$").group(1)
+    if not words.startswith("the last turn was removed"):
+        break
+    n += 1
+assert 0 < n < 5 and words == "the turns before this one were dropped: the context was full", words
+t.line("goes on")
+t.line("/reset")
+t.sees("^generate: /reset: %d turns forgotten; there is no system message$" % (6 - n))
+t.line("/quit")
+assert t.ends() == 0
+PY
+}
+
+@test "a terminal: a FIFO, a device or a directory is no conversation and no history" {
+    mkfifo fifo
+    mkdir dir
+    python3 - <<'PY'
+import os
+from terminal import Terminal
+m = os.environ["M"] + "/x.safetensors"
+t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "-f", "-n", "1", "--history", "h", m, TERM="dumb")
+t.line("one")
+for name in ("fifo", "dir", "/dev/zero", "/dev/tty"):
+    t.line("/load " + name)
+    t.sees("^generate: /load: %s: is no regular file: expected one that /save has written$" % name)
+for name in ("fifo", "/dev/null", "/dev/stdout", "-", "/dev/tty"):
+    t.line("/save " + name)
+    t.sees("^generate: /save: %s: is no regular file: expected a new name$" % name)
+t.line("/save dir")
+t.sees("^generate: /save: dir: is a directory")
+t.line("/save h")
+t.sees("^generate: /save: h: is the history: expected a new name$")
+for name in (os.environ["M"] + "/tokenizer.json", m):
+    t.line("/save " + name)
+    t.sees("^generate: /save: .*: is an input: expected a new name$")
+t.line("/save nodir/x")
+t.sees("^generate: /save: nodir/x: .*No such file or directory$")
+t.line("/save talk.jsonl")
+t.sees("^generate: /save: talk.jsonl: 1 turn written$")
+t.line("/reset")
+t.line("/save talk.jsonl")
+t.sees("^generate: /save: talk.jsonl: not written: there is no turn$")
+open("talk.jsonl", "a").write('{"x":1}\n')
+t.line("/load talk.jsonl")
+t.sees(r'^generate: /load: talk.jsonl: line 2: byte 0: expected "messages"')
+t.line("/quit")
+assert t.ends() == 0
+for name in ("fifo", "dir", "/dev/null"):
+    t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "--history", name, m, TERM="dumb")
+    t.sees("^generate: --history: %s: (is no regular file|Is a directory)" % name)
+    assert t.ends() == 2
+PY
+    [ "$(head -n 1 h)" = one ]
+}
+
+@test "a terminal that marks pastes: what tmux pastes is one turn" {
+    chat -n 1 --json
+    printf 'def f():\n    return 1\n' >text
+    tm load-buffer text
+    tm paste-buffer -p
+    sees '^(> )?def f' || sees 'def f'
+    keys Enter
+    sees '"role":"user","content":"def f\(\):\\n    return 1"'
+    line /exit
+    sees '^\[status 0\]$'
+    run ! grep '"turn":1' seen
 }

@@ -6,19 +6,18 @@
 #include "cmd/generate/place.h"
 #include "cmd/generate/request.h"
 #include "cmd/generate/source.h"
+#include "cmd/generate/transcript.h"
 
 #include "cmd/nearest.h"
-#include "lib/core/outfile.h"
-#include "lib/core/reader.h"
+#include "lib/core/num.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { TIME_TEXT = 32, TRANSCRIPT_LINE = 64 << 20 };
+enum { TIME_TEXT = 32 };
 
 /* What was said, of the user and of the model in turn. */
 struct said {
@@ -89,15 +88,16 @@ remember(struct chat *c, const struct message *m, const char *time)
     return x;
 }
 
+/* Forget all but the first n messages. */
 static void
-forget(struct chat *c)
+forget(struct chat *c, size_t n)
 {
-    for (size_t i = 0; i < c->n_said; i++) {
-        free(c->said[i].text);
-        free(c->said[i].reasoning);
-        buf_free(&c->said[i].speed);
+    while (c->n_said > n) {
+        struct said *x = &c->said[--c->n_said];
+        free(x->text);
+        free(x->reasoning);
+        buf_free(&x->speed);
     }
-    c->n_said = 0;
 }
 
 static void
@@ -181,18 +181,40 @@ set_system(struct chat *c, const char *text, struct err *err)
     return rc;
 }
 
+/* Keep the first n tokens only, which end with those of the system or with a complete turn. */
+static void
+cut(struct chat *c, size_t n)
+{
+    struct session *s = c->s;
+    s->q->ids.n = n;
+    if (s->q->has_cache && s->q->cache.used > n)
+        s->q->cache.used = n;
+    c->open = false;
+}
+
 /* Forget all turns; the message of the system stays. */
 static void
 reset(struct chat *c)
 {
-    struct session *s = c->s;
-    s->q->ids.n = c->head;
-    if (s->q->has_cache && s->q->cache.used > c->head)
-        s->q->cache.used = c->head;
+    cut(c, c->head);
     c->turns = 0;
-    c->open = false;
     c->place.index = 0;
-    forget(c);
+    forget(c, 0);
+}
+
+/* Remove the last turn and its answer. */
+static int
+undo(struct chat *c, struct err *err)
+{
+    if (c->turns == 0)
+        return err_set(err, ERR_USAGE,
+                       c->n_said
+                           ? "the turns before this one were dropped: the context "
+                             "was full"
+                           : "there is no turn");
+    cut(c, c->start[--c->turns]);
+    forget(c, c->n_said - 2);
+    return 0;
 }
 
 static void
@@ -394,17 +416,91 @@ turn(struct chat *c, struct slice text)
 
 /* ---- commands ----------------------------------------------------------------------- */
 
-/* 1: the end of the conversation; 0, or -1 with *err, which does not end it. */
+/* 1: the end of the conversation; 0, or -1 with *err, which does not end it.  Errors are written
+ * behind the command's name. */
 typedef int command_fn(struct chat *c, const char *arg, struct err *err);
 
 static command_fn help;
 
+/* Report what a command did. */
+static void __attribute__((format(printf, 2, 3)))
+tell(const struct chat *c, const char *fmt, ...)
+{
+    struct buf words = { 0 };
+    va_list ap;
+    va_start(ap, fmt);
+    buf_vprintf(&words, fmt, ap);
+    va_end(ap);
+    if (!c->s->c->cmd.quiet && !words.failed)
+        warn("%s", words.data);
+    buf_free(&words);
+}
+
+static const char *
+plural(size_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 static int
 command_reset(struct chat *c, const char *arg, struct err *err)
 {
+    size_t n = c->n_said / 2;
     (void)arg;
     (void)err;
     reset(c);
+    tell(c, "/reset: %zu turn%s forgotten; %s", n, plural(n),
+         c->system ? "the system message stays" : "there is no system message");
+    return 0;
+}
+
+static int
+command_undo(struct chat *c, const char *arg, struct err *err)
+{
+    (void)arg;
+    if (undo(c, err) < 0)
+        return -1;
+    size_t n = c->n_said / 2;
+    tell(c, "/undo: the last turn was removed; %zu turn%s left", n, plural(n));
+    return 0;
+}
+
+/* The number of the turn is another one than before, so its draws are, too. */
+static int
+command_retry(struct chat *c, const char *arg, struct err *err)
+{
+    (void)arg;
+    size_t n = c->n_said;
+    if (c->turns == 0)
+        return undo(c, err); // an error
+    char *text = copy_text((struct slice){ c->said[n - 2].text, c->said[n - 2].n });
+    char *before = copy_text((struct slice){ c->said[n - 1].text, c->said[n - 1].n });
+    size_t length = c->said[n - 2].n;
+    int rc = undo(c, err);
+    if (rc == 0)
+        rc = turn(c, (struct slice){ text, length });
+    if (rc == 0 && c->how.sample.temperature <= 0 && c->n_said == n &&
+        slice_is((struct slice){ c->said[n - 1].text, c->said[n - 1].n }, before))
+        tell(c, "/retry: the same answer: at temperature 0 it does not change; /temp "
+                "0.7 before it draws another");
+    free(text);
+    free(before);
+    return rc;
+}
+
+static int
+command_temp(struct chat *c, const char *arg, struct err *err)
+{
+    struct session *s = c->s;
+    double x = c->how.sample.temperature;
+    char q[TEXT_QUOTE];
+    if (*arg && (!num_double(&x, arg) || x < 0))
+        return err_set(err, ERR_USAGE, "%s: expected a number of at least 0",
+                       text_quote(q, arg, strlen(arg)));
+    c->how.sample.temperature = s->c->sample.temperature = x;
+    session_settle_draws(s);
+    tell(c, "/temp: the temperature is %g%s", x,
+         x > 0 ? "" : ": the most likely token is taken");
     return 0;
 }
 
@@ -413,14 +509,11 @@ command_system(struct chat *c, const char *arg, struct err *err)
 {
     size_t n = strlen(arg), bad = utf8_check(arg, n);
     if (bad < n)
-        return err_set(err, ERR_FORMAT, "/system: byte %zu: not UTF-8", bad);
-    return set_system(c, *arg ? arg : NULL, err);
-}
-
-static int
-set_think(struct chat *c, enum template_think think)
-{
-    c->how.think = c->s->c->how.think = think;
+        return err_set(err, ERR_FORMAT, "byte %zu: not UTF-8", bad);
+    if (set_system(c, *arg ? arg : NULL, err) < 0)
+        return -1;
+    tell(c, *arg ? "/system: set, from the next turn on"
+                 : "/system: there is none, from the next turn on");
     return 0;
 }
 
@@ -429,7 +522,9 @@ command_think(struct chat *c, const char *arg, struct err *err)
 {
     (void)arg;
     (void)err;
-    return set_think(c, THINK_ON);
+    c->how.think = c->s->c->how.think = THINK_ON;
+    tell(c, "/think: the model thinks, from the next turn on");
+    return 0;
 }
 
 static int
@@ -437,7 +532,9 @@ command_no_think(struct chat *c, const char *arg, struct err *err)
 {
     (void)arg;
     (void)err;
-    return set_think(c, THINK_OFF);
+    c->how.think = c->s->c->how.think = THINK_OFF;
+    tell(c, "/no-think: the model answers at once, from the next turn on");
+    return 0;
 }
 
 static int
@@ -449,93 +546,41 @@ command_exit(struct chat *c, const char *arg, struct err *err)
     return 1;
 }
 
+/* Files of this run are not replaced by a conversation. */
+static int
+check_free(const struct session *s, const char *path, const char *name, struct err *err)
+{
+    const struct config_generate *o = s->c;
+    if (cmd_same_file(path, s->tokenizer) || cmd_same_file(path, o->config) ||
+        store_reads(&s->model.store, path))
+        return err_set(err, ERR_USAGE, "%s: is an input: expected a new name", name);
+    return cmd_same_file(path, o->history)
+               ? err_set(err, ERR_USAGE, "%s: is the history: expected a new name",
+                         name)
+               : 0;
+}
+
 static int
 command_save(struct chat *c, const char *arg, struct err *err)
 {
-    struct outfile o = { 0 };
     struct buf b = { 0 };
-    struct session *s = c->s;
-    if (cmd_same_file(arg, s->c->tokenizer) || store_reads(&s->model.store, arg))
-        return err_set(err, ERR_USAGE, "/save: %s: is an input", arg);
+    size_t n = c->n_said / 2;
+    char q[TEXT_QUOTE];
+    text_quote(q, arg, strlen(arg));
+    if (check_free(c->s, arg, q, err) < 0)
+        return -1;
+    if (n == 0)
+        return err_set(err, ERR_USAGE, "%s: not written: there is no turn", q);
     buf_char(&b, '{');
     put_messages(&b, c, 0);
     buf_str(&b, "}\n");
     int rc = buf_ok(&b, err);
     if (rc == 0)
-        rc = out_open(&o, arg, s->c->force ? OUT_FORCE : 0, &cmd_guard, err);
-    if (rc == 0)
-        rc = out_write(&o, b.data, b.len);
-    rc = rc == 0 ? out_commit(&o) : -1;
-    if (rc < 0)
-        out_abandon(&o);
+        rc = transcript_write(arg, &b, c->s->c->force, err);
     buf_free(&b);
+    if (rc == 0)
+        tell(c, "/save: %s: %zu turn%s written", q, n, plural(n));
     return rc;
-}
-
-/* The messages of a line of a transcript or of --chat --json, in which a turn that was refused has
- * none. */
-static int
-parse_line(struct messages *m, struct slice line, const char *name, struct arena *arena,
-           struct err *err)
-{
-    struct json j;
-    struct slice key;
-    bool found = false, refused = false;
-    json_open(&j, name, 0, line, arena, err);
-    int more = json_object(&j);
-    while (more >= 0 && (more = json_key(&j, &key)) > 0) {
-        bool here = slice_is(key, "messages");
-        found |= here;
-        refused |= slice_is(key, "error");
-        more = here ? messages_parse(m, &j, &messages_openai) : json_skip(&j, NULL);
-    }
-    if (more < 0 || json_end(&j) < 0)
-        return -1;
-    return found || refused ? 0 : json_fail(&j, 0, "expected \"messages\"");
-}
-
-/* Messages of a file in order, whose texts live in the arena. */
-static int
-read_messages(struct messages *m, const char *path, struct arena *arena,
-              struct err *err)
-{
-    char q[TEXT_QUOTE];
-    struct slice line;
-    struct reader r = { .name = q, .limit = TRANSCRIPT_LINE };
-    text_quote(q, path, strlen(path));
-    if ((r.fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-        return err_set(err, ERR_IO, "/load: %s:", q);
-    int more;
-    while ((more = reader_line(&r, &line, err)) > 0) {
-        char *copy = line.n ? arena_copy(arena, line.p, line.n) : NULL;
-        if (line.n && !copy)
-            more = err_set(err, ERR_MEMORY, "out of memory for the conversation");
-        else if (copy)
-            more = parse_line(m, (struct slice){ copy, line.n }, q, arena, err);
-        if (more < 0)
-            break;
-    }
-    reader_free(&r);
-    close(r.fd);
-    return more;
-}
-
-/* A system message, if any, and then users and assistants in turn. */
-static int
-check_messages(const struct messages *m, struct err *err)
-{
-    size_t first = m->n && slice_is(m->v[0].role, "system");
-    char q[TEXT_QUOTE];
-    for (size_t i = first; i < m->n; i++) {
-        const char *want = (i - first) % 2 ? "assistant" : "user";
-        if (!slice_is(m->v[i].role, want))
-            return err_set(err, ERR_FORMAT,
-                           "/load: message %zu: expected role %s, found \"%s\"", i,
-                           want, text_quote(q, m->v[i].role.p, m->v[i].role.n));
-    }
-    if (m->n == 0 || (m->n - first) % 2)
-        return err_set(err, ERR_FORMAT, "/load: expected the answer to each turn");
-    return 0;
 }
 
 /* The conversation becomes these messages. */
@@ -569,11 +614,13 @@ command_load(struct chat *c, const char *arg, struct err *err)
 {
     struct messages m = { 0 };
     struct arena arena = { 0 };
-    int rc = read_messages(&m, arg, &arena, err);
-    if (rc == 0)
-        rc = check_messages(&m, err);
+    char q[TEXT_QUOTE];
+    int rc = transcript_read(&m, arg, &arena, err);
     if (rc == 0)
         rc = adopt(c, &m, err);
+    if (rc == 0)
+        tell(c, "/load: %s: %zu turn%s%s", text_quote(q, arg, strlen(arg)), c->turns,
+             plural(c->turns), c->system ? ", with a system message" : "");
     messages_free(&m);
     arena_free(&arena);
     return rc;
@@ -584,9 +631,12 @@ static const struct command {
     command_fn *run;
 } commands[] = {
     { "help", NULL, "this list", help },
+    { "retry", NULL, "answer the last turn again, by other draws", command_retry },
+    { "undo", NULL, "remove the last turn and its answer", command_undo },
     { "reset", NULL, "forget all turns; the system message stays", command_reset },
     { "system", "[TEXT]", "make TEXT the system message, without one: none",
       command_system },
+    { "temp", "[X]", "make X the temperature, without one: show it", command_temp },
     { "think", NULL, "a hybrid Qwen3 model: let it think before it answers",
       command_think },
     { "no-think", NULL, "a hybrid Qwen3 model: let it answer at once",
@@ -595,6 +645,7 @@ static const struct command {
       command_save },
     { "load", "FILE", "go on with such a conversation", command_load },
     { "exit", NULL, "the end, as Ctrl-D", command_exit },
+    { "quit", NULL, "the end, too", command_exit },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -608,65 +659,109 @@ help(struct chat *c, const char *arg, struct err *err)
         fprintf(stderr, "/%-9s%-7s %s\n", commands[i].name,
                 commands[i].arg ? commands[i].arg : "", commands[i].help);
     fputs("//TEXT            a turn that begins with a slash\n"
+          "TEXT\\             the turn goes on in the next line; pasted lines are one "
+          "turn\n"
           "Ctrl-C            ends an answer, or discards what was typed\n",
           stderr);
     return 0;
 }
 
+/* Names that other chat programs have for a command. */
+static const char *const other_names[][2] = {
+    { "?", "help" },           { "bye", "exit" },          { "q", "quit" },
+    { "clear", "reset" },      { "new", "reset" },         { "regen", "retry" },
+    { "regenerate", "retry" }, { "redo", "retry" },        { "temperature", "temp" },
+    { "write", "save" },       { "read", "load" },         { "back", "undo" },
+    { "nothink", "no-think" }, { "no_think", "no-think" },
+};
+
+/* The command that is meant by a name that is none, or NULL. */
+static const char *
+meant(const char *name, size_t n)
+{
+    struct nearest near = nearest_to(name, n);
+    const char *begins = NULL; // the only command that begins so
+    size_t begin = 0;
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (slice_is((struct slice){ name, n }, other_names[i][0]))
+            return other_names[i][1];
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        nearest_try(&near, commands[i].name);
+        if (n && strncmp(commands[i].name, name, n) == 0 && begin++ == 0)
+            begins = commands[i].name;
+    }
+    return begin == 1 ? begins : near.word;
+}
+
 static int
 unknown_command(const char *name, size_t n, struct err *err)
 {
-    struct nearest near = nearest_to(name, n);
-    char q[TEXT_QUOTE];
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        nearest_try(&near, commands[i].name);
-    text_quote(q, name, n);
-    return near.word
-               ? err_set(err, ERR_USAGE,
-                         "/%s: unknown command: expected /%s? /help lists all", q,
-                         near.word)
-               : err_set(err, ERR_USAGE, "/%s: unknown command; /help lists them", q);
+    const char *word = meant(name, n);
+    return word ? err_set(err, ERR_USAGE,
+                          "unknown command: expected /%s? /help lists all", word)
+                : err_set(err, ERR_USAGE, "unknown command; /help lists them");
 }
 
-/* line: behind the slash. */
 static int
-command(struct chat *c, const char *line, struct err *err)
+run_command(struct chat *c, const char *name, size_t n, const char *arg,
+            struct err *err)
 {
-    size_t n = strcspn(line, " "), i = 0;
-    const char *arg = line + n + strspn(line + n, " ");
-    while (i < N_COMMANDS && !slice_is((struct slice){ line, n }, commands[i].name))
+    size_t i = 0;
+    while (i < N_COMMANDS && !slice_is((struct slice){ name, n }, commands[i].name))
         i++;
     if (i == N_COMMANDS)
-        return unknown_command(line, n, err);
+        return unknown_command(name, n, err);
     const struct command *x = &commands[i];
     if (x->arg && *x->arg != '[' && !*arg)
-        return err_set(err, ERR_USAGE, "/%s: want /%s %s", x->name, x->name, x->arg);
+        return err_set(err, ERR_USAGE, "want /%s %s", x->name, x->arg);
     if (!x->arg && *arg)
-        return err_set(err, ERR_USAGE, "/%s: takes no argument", x->name);
+        return err_set(err, ERR_USAGE, "takes no argument");
     return x->run(c, arg, err);
+}
+
+/* line: behind the slash; blanks at its end are cut. */
+static int
+command(struct chat *c, char *line)
+{
+    static const char blanks[] = " \t\n";
+    struct err err = { 0 };
+    size_t end = strlen(line), n = strcspn(line, blanks);
+    char q[TEXT_QUOTE];
+    while (end && strchr(blanks, line[end - 1]))
+        line[--end] = '\0';
+    n = n < end ? n : end;
+    int rc = run_command(c, line, n, line + n + strspn(line + n, blanks), &err);
+    if (rc >= 0 || c->s->err->kind) // an error of the session ends it
+        return rc;
+    warn("/%s: %s", text_quote(q, line, n), err.msg);
+    return err.kind == ERR_MEMORY ? err_set(c->s->err, err.kind, "%s", err.msg) : 0;
 }
 
 /* ---- sources of turns --------------------------------------------------------------- */
 
+static bool
+is_blank(struct slice text)
+{
+    size_t i = 0;
+    while (i < text.n && strchr(" \t\n", text.p[i]) && text.p[i])
+        i++;
+    return i == text.n;
+}
+
 /* 1: the user wants no more. */
 static int
-typed_line(struct chat *c, struct slice line)
+typed_message(struct chat *c, struct slice text)
 {
-    struct err err = { 0 };
-    if (line.n == 0)
+    if (is_blank(text))
         return 0;
-    if (line.p[0] != '/')
-        return turn(c, line);
-    if (line.n > 1 && line.p[1] == '/')
-        return turn(c, (struct slice){ line.p + 1, line.n - 1 });
-    char *copy = cmd_alloc(line.n, 1);
-    memcpy(copy, line.p + 1, line.n - 1);
-    int rc = command(c, copy, &err);
+    if (text.p[0] != '/')
+        return turn(c, text);
+    if (text.n > 1 && text.p[1] == '/')
+        return turn(c, (struct slice){ text.p + 1, text.n - 1 });
+    char *copy = copy_text((struct slice){ text.p + 1, text.n - 1 });
+    int rc = command(c, copy);
     free(copy);
-    if (rc >= 0)
-        return rc;
-    warn("%s", err.msg);
-    return err.kind == ERR_MEMORY ? err_set(c->s->err, err.kind, "%s", err.msg) : 0;
+    return rc;
 }
 
 static int
@@ -675,15 +770,15 @@ typed(struct chat *c)
     struct session *s = c->s;
     const struct config_generate *o = s->c;
     struct edit *e = edit_open(&o->cmd, o->history, s->err);
-    struct slice line;
+    struct slice text;
     int rc;
     if (!e)
         return -1;
     s->stop = &edit_interrupted;
     if (!o->cmd.quiet)
         warn("/help lists commands; Ctrl-D ends");
-    while ((rc = edit_line(e, &line, s->err)) > 0)
-        if ((rc = typed_line(c, line)) != 0)
+    while ((rc = edit_message(e, &text, s->err)) > 0)
+        if ((rc = typed_message(c, text)) != 0)
             break;
     s->stop = NULL;
     edit_close(e);
@@ -715,7 +810,7 @@ chat_answer(struct session *s, bool *all)
     if (rc == 0)
         rc = !s->c->n_prompts && isatty(STDIN_FILENO) ? typed(&c) : each(&c);
     *all = !c.refused;
-    forget(&c);
+    forget(&c, 0);
     free(c.said);
     free(c.start);
     free(c.system);

@@ -85,7 +85,7 @@ static const struct cmd_option options[] = {
       CMD_FLAG(&cfg.chat), .word = edit_name },
     { 0, "no-drop", NULL, "with --chat: end where the context is full",
       CMD_FLAG(&cfg.no_drop) },
-    { 0, "history", "FILE", "with --chat: keep the lines that are typed in this file",
+    { 0, "history", "FILE", "with --chat: keep what is typed in this file",
       CMD_FILE(&cfg.history) },
     { 0, "time", NULL, "report how long answers take: in JSON, else on stderr",
       CMD_FLAG(&cfg.time) },

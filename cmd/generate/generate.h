@@ -64,6 +64,7 @@ struct session {
     struct quant_spec activations; // of model
     struct kernels *k;
     struct tokenizer *t; // NULL: only ids
+    char *tokenizer;     // the path of its file
     struct encoder *e;
     struct sampler sampler;
     size_t limit;          // max positions
@@ -86,6 +87,8 @@ struct session {
 /* session.c */
 int session_open(struct session *s, struct config_generate *c, struct err *err);
 void session_close(struct session *s);
+/* Set s->greedy by the settings of s->c, after a change of them. */
+void session_settle_draws(struct session *s);
 void sequence_free(struct sequence *q);
 /* Reserve cache for n tokens of s->q in all, at most s->limit, so that it need not grow. */
 int session_reserve(struct session *s, size_t n);

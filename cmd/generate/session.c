@@ -38,8 +38,9 @@ find_tokenizer(struct buf *path, const struct session *s)
     if (stat(path->data, &st) < 0 && errno == ENOENT)
         return err_set(s->err, ERR_USAGE,
                        "want -t tokenizer.json: none was given, and there is no %s; "
-                       "it comes with the model, and --ids needs none",
-                       text_quote(q, path->data, path->len));
+                       "it comes with the model%s",
+                       text_quote(q, path->data, path->len),
+                       s->c->chat ? "" : ", and --ids needs none");
     return 0;
 }
 
@@ -66,6 +67,22 @@ warn_other_tokenizer(struct session *s, const char *path)
     return 0;
 }
 
+/* Turns stand between control tokens. */
+static int
+check_chat(const struct session *s, const char *path)
+{
+    static const char *const needed[] = { "<|im_start|>", "<|im_end|>" };
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; s->c->chat && i < sizeof needed / sizeof *needed; i++)
+        if (tokenizer_added(s->t, needed[i]) == TOKEN_NONE)
+            return err_set(s->err, ERR_FORMAT,
+                           "%s: has no added token %s, which --chat needs: expected "
+                           "the tokenizer.json of a chat model; -p TEXT --template "
+                           "none continues a text",
+                           text_quote(q, path, strlen(path)), needed[i]);
+    return 0;
+}
+
 static int
 open_tokenizer(struct session *s)
 {
@@ -85,9 +102,12 @@ open_tokenizer(struct session *s)
                      text_quote(q, path.data, path.len), tokenizer_vocab(s->t),
                      s->model.config.vocab);
     if (rc == 0)
+        rc = check_chat(s, path.data);
+    if (rc == 0)
         rc = warn_other_tokenizer(s, path.data);
     if (rc == 0 && !(s->e = encoder_open(s->t, s->err)))
         rc = -1;
+    s->tokenizer = rc == 0 ? cmd_copy(path.data) : NULL;
     buf_free(&path);
     if (rc < 0)
         return -1;
@@ -143,6 +163,14 @@ report_fast(struct session *s)
         device_report_inexact(s->model.n_inexact, s->model.n_fp8);
 }
 
+void
+session_settle_draws(struct session *s)
+{
+    const struct config_generate *c = s->c;
+    s->greedy =
+        c->sample.temperature <= 0 && c->sample.penalty == 1 && !c->json && !c->logits;
+}
+
 /* Check all that needs no weights first, so that mistakes are reported at once. */
 int
 session_open(struct session *s, struct config_generate *c, struct err *err)
@@ -179,8 +207,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
         dump_check(s, c->logits) < 0 || dump_check(s, c->dump_layers) < 0 ||
         dump_check(s, c->dump_importance) < 0)
         return -1;
-    s->greedy =
-        c->sample.temperature <= 0 && c->sample.penalty == 1 && !c->json && !c->logits;
+    session_settle_draws(s);
     const char *outputs[] = { c->logits, c->dump_layers, c->dump_importance,
                               c->history };
     const char *inputs[] = { c->score, c->kl, c->tokenizer, c->config, c->model };
@@ -222,6 +249,7 @@ session_close(struct session *s)
     sampler_close(&s->sampler);
     par_close(s->pool);
     free(s->logits);
+    free(s->tokenizer);
     *s = (struct session){ 0 };
 }
 
