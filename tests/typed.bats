@@ -544,6 +544,29 @@ assert plain[-2] == drawn[-2] and drawn[-2] != drawn[-3], (plain, drawn)
 PY
 }
 
+@test "a terminal: what is pasted and corrected during an answer is the next turn" {
+    edits || skip "not built with libedit"
+    python3 - <<'PY'
+import json, os
+from terminal import Terminal
+m = os.environ["M"] + "/x.safetensors"
+t = Terminal(os.environ["NIBBLE_BIN"] + "/generate", "--chat", "-n", "3000", "--ignore-eos", m, TERM="screen",
+             HOME=os.getcwd())
+t.line("hello")
+t.sees("(?s)hello\n.{200}")  # of its answer
+t.asked = True
+t.type(t.PASTE[0] + "ahead\rtwo" + t.PASTE[1] + "\x7f\x7fXX\r")
+t.asked = False
+t.sees(r"^> ")
+t.line("/save talk.jsonl")
+t.sees("^generate: /save: talk.jsonl: 2 turns written$")
+t.line("/quit")
+assert t.ends() == 0
+said = [x["content"] for x in json.load(open("talk.jsonl"))["messages"] if x["role"] == "user"]
+assert said == ["hello", "ahead\ntXX"], said
+PY
+}
+
 @test "a terminal: /undo where the oldest turns were dropped" {
     python3 - <<'PY'
 import json, os

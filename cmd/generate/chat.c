@@ -181,7 +181,7 @@ set_system(struct chat *c, const char *text, struct err *err)
     return rc;
 }
 
-/* Keep the first n tokens only, which end with those of the system or with a complete turn. */
+/* Keep the first n tokens only.  They end with those of the system or with a complete turn. */
 static void
 cut(struct chat *c, size_t n)
 {
@@ -499,8 +499,9 @@ command_temp(struct chat *c, const char *arg, struct err *err)
                        text_quote(q, arg, strlen(arg)));
     c->how.sample.temperature = s->c->sample.temperature = x;
     session_settle_draws(s);
-    tell(c, "/temp: the temperature is %g%s", x,
-         x > 0 ? "" : ": the most likely token is taken");
+    if (!*arg || !s->c->cmd.quiet)
+        warn("/temp: the temperature is %g%s", x,
+             x > 0 ? "" : ": the most likely token is taken");
     return 0;
 }
 

@@ -22,7 +22,7 @@
 
 enum { LINE_BYTES = 16 << 20, HISTORY_LINES = 1000 };
 
-/* Bracketed paste, mode 2004 of terminals: what is pasted comes between two marks. */
+/* Bracketed paste, mode 2004 of terminals, sends two marks around a paste. */
 static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l",
                   paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
 
@@ -126,7 +126,7 @@ wait_for_key(void)
     return !came;
 }
 
-/* The prompt of the next line; nothing inside of a paste, which comes at once. */
+/* The prompt of the next line.  It is empty inside of a paste, whose lines come at once. */
 static const char *
 prompt_of(const struct edit *e)
 {
@@ -135,7 +135,7 @@ prompt_of(const struct edit *e)
 
 /* ---- messages ----------------------------------------------------------------------- */
 
-/* Whether a typed line ends in a backslash, by itself: the message goes on behind it. */
+/* Whether a typed line ends in a single backslash, so that the message goes on behind it. */
 static bool
 continues(struct slice line)
 {
@@ -225,7 +225,8 @@ open_history(struct edit *e, const char *path, struct err *err)
     return read_history(e, q, err);
 }
 
-/* A backslash of the message at the end of a line gets a space, so that it is none of the file's. */
+/* A backslash of the message at the end of a line gets a space behind it, since the file has a meaning
+ * for it. */
 static void
 put_history(struct buf *b, const char *message)
 {

@@ -14,8 +14,8 @@
 
 enum { TRANSCRIPT_LINE = 64 << 20 };
 
-/* The messages of a line of a transcript or of --chat --json, in which a turn that was refused has
- * none. */
+/* Append the messages of a line of a transcript or of --chat --json.  The line of a turn that was
+ * refused has "error" instead of messages. */
 static int
 parse_line(struct messages *m, struct slice line, const char *name, struct arena *arena,
            struct err *err)
