@@ -371,7 +371,7 @@ read_paste(EditLine *el, struct buf *b)
 
 /* Insert it into the line, which thereby has several. */
 static unsigned char
-insert_paste(EditLine *el, int key)
+insert_paste(EditLine *el, wint_t key)
 {
     struct buf raw = { 0 }, text = { 0 };
     (void)key;
@@ -427,7 +427,8 @@ open_lines(struct edit *e, const struct cmd *c, struct err *err)
     el_set(e->el, EL_HIST, history, e->history);
     el_set(e->el, EL_GETCFN, get_char);
     el_source(e->el, NULL); // the user's .editrc
-    el_set(e->el, EL_ADDFN, "nibble-paste", "insert what is pasted", insert_paste);
+    // el_set would leak copies of its words.
+    el_wset(e->el, EL_ADDFN, L"nibble-paste", L"insert what is pasted", insert_paste);
     el_set(e->el, EL_BIND, paste_begin, "nibble-paste", NULL);
     e->keys = open_keys();
     keep_keys();
