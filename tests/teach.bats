@@ -36,7 +36,9 @@ PY
 
 # learn OPTION... CHECKPOINT: quiet training from the other model.
 learn() {
-    trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 --teacher "$IN/other" "$@"
+    local teacher=(--teacher "$IN/other")
+    case " $* " in *' --teacher '*) teacher=() ;; esac
+    trainstep -q -d "$IN/ids.tok" --batch 3 --lr 1e-2 "${teacher[@]}" "$@"
 }
 
 # last KEY: of the last line of log.jsonl.
