@@ -261,8 +261,13 @@ since()
 # chill FILE: out of the page cache; 1: it could not be, or there is no compiler.
 chill()
 {
+    local rc=0
     [ -x "$dir/pages" ] || "${CC:-cc}" -O2 -o "$dir/pages" "$here/pages.c" 2>/dev/null || return 1
-    "$dir/pages" evict "$1"
+    [ -x "$dir/pages" ] || return 1 # a file system without programs
+    "$dir/pages" evict "$1" 2>"$dir/stay" || rc=$?
+    # That pages stay, as in a tmpfs, is an answer; its caller has a row for it.
+    [ $rc -le 1 ] || cat "$dir/stay" >&2
+    return $rc
 }
 
 # load_and_save HOW: one step, with the program's own times of both in $dir/err
