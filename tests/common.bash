@@ -27,6 +27,8 @@ if [ -z "${COMMON_LOADED-}" ]; then
         LC_ALL ASAN_OPTIONS COMMON_LOADED
     # make test is about the CPU, wherever it runs; make check-gpu is about GPUs.
     export CUDA_VISIBLE_DEVICES=
+    # hwloc, a library of Open MPI, warns on stderr where there is no /sys: 2 hides its warnings.
+    export HWLOC_HIDE_ERRORS=2
     unset MAKEFLAGS MAKELEVEL MFLAGS NIBBLE_LOCKED
 fi
 
