@@ -4,12 +4,12 @@
 
 # paused RULE COMMAND...: begin it and wait until failio has stopped it by RULE.  Its id is in
 # $pid, its output in the files out and err.  It is a failure when the command ends without a
-# stop, or is not stopped within 20 s.
+# stop, or is not stopped within 60 s.
 paused() {
     local i
     LD_PRELOAD=$FAILIO_SO FAILIO=$1 "${@:2}" >out 2>err 3>&- &
     pid=$!
-    for ((i = 0; i < 400; i++)); do
+    for ((i = 0; i < 1200; i++)); do
         case $(cut -d ' ' -f 3 /proc/$pid/stat 2>/dev/null) in
         T) return 0 ;;
         Z | '') break ;;
