@@ -461,7 +461,7 @@ def start(argv, failio="", **kw):
     return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, **kw)
 
 
-def stopped(p, seconds=20):
+def stopped(p, seconds=60):
     """True when p is stopped, False when it has ended."""
     for _ in range(int(seconds * 500)):
         pid, status = os.waitpid(p.pid, os.WUNTRACED | os.WNOHANG)
@@ -475,7 +475,7 @@ def stopped(p, seconds=20):
     sys.exit("neither stopped nor ended: %s" % p.args)
 
 
-def ended(p, seconds=20):
+def ended(p, seconds=60):
     try:
         return p.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -986,7 +986,7 @@ PY
             [ "$t $what" = 'dir mkfifo' ] || reset "$t"
             $what "$W/.$(target_name "$t").nibble-tmp"
             args "$t" 2 "$W"
-            run -2 --separate-stderr timeout 20 "$DATPACK" "${ARGS[@]}"
+            run -2 --separate-stderr timeout 60 "$DATPACK" "${ARGS[@]}"
             [[ $stderr == *"$(target_name "$t")"*": .$(target_name "$t").nibble-tmp"*" is in the way: "* ]] ||
                 { echo "$stderr" && false; }
             [ "$(cat theirs/file)" = precious ]

@@ -158,23 +158,23 @@ PY
     for f in absent.dat absent.safetensors absent.ckpt absent/ loop.dat \
         dir.dat dir.ckpt; do
         for option in --names --verify; do
-            run -2 --separate-stderr timeout 5 "$(bin datcat)" $option $f
+            run -2 --separate-stderr timeout 60 "$(bin datcat)" $option $f
             [ -z "$output" ]
             [ "${#stderr_lines[@]}" -eq 1 ]
             [[ $stderr == *"${f%/}"* ]]
         done
-        run -2 --separate-stderr timeout 5 "$(bin datpack)" -o out.dat $f
+        run -2 --separate-stderr timeout 60 "$(bin datpack)" -o out.dat $f
         [ "${#stderr_lines[@]}" -eq 1 ]
         [ ! -e out.dat ]
     done
     # Not files, and endless.
     for f in /dev/zero /dev/null; do
-        run -2 --separate-stderr timeout 5 "$(bin datcat)" $f
-        run -2 --separate-stderr timeout 5 "$(bin datpack)" -o out.dat $f
+        run -2 --separate-stderr timeout 60 "$(bin datcat)" $f
+        run -2 --separate-stderr timeout 60 "$(bin datpack)" -o out.dat $f
         [ ! -e out.dat ]
     done
-    run -2 bash -c "timeout 5 '$(bin datcat)' - </dev/zero"
-    run -2 bash -c "yes | timeout 5 '$(bin datcat)' -"
+    run -2 bash -c "timeout 60 '$(bin datcat)' - </dev/zero"
+    run -2 bash -c "yes | timeout 60 '$(bin datcat)' -"
     # One of two inputs is bad: nothing is written, nothing is listed twice.
     make_sample small-dat good.dat
     run -2 --separate-stderr "$(bin datpack)" -o out.dat good.dat "$BAD/dat-name-dup.dat"

@@ -90,6 +90,9 @@ refuse()
     [ "$(ls -AR -I 'separate-stderr-*')" = "$before" ] || { echo "before: $before, now:" && ls -AR && false; }
 }
 
+# within SECONDS COMMAND...: so much of the processor it may have; a busy machine takes longer for it.
+within() { (ulimit -t "$1" && exec "${@:2}"); }
+
 # has PATTERN: a line of stdin, which is read to its end, matches.  Options are grep's.
 has() { grep "$@" >/dev/null; }
 

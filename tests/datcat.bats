@@ -665,10 +665,10 @@ assert open(sys.argv[1], "rb").read() == make.c.noise(("c", "q"), 32)' "$BATS_TE
     [[ $stderr == *"line 1: read:"* ]]
     # The limit is of memory: no line of a manifest is as long as what there is.
     run -2 --separate-stderr bash -c 'ulimit -v 200000
-        timeout 20 datcat --check /dev/zero small.dat'
+        timeout 60 datcat --check /dev/zero small.dat'
     [[ $stderr == "datcat: /dev/zero: line 1: longer than 1048576 bytes"* ]]
     run -2 --separate-stderr bash -c 'ulimit -v 200000
-        timeout 20 datcat --check - small.dat < <(yes)'
+        timeout 60 datcat --check - small.dat < <(yes)'
     [[ $stderr == "datcat: <stdin>: line 1: expected HEX  NAME"* ]]
     [ -e "$so" ] || skip "no failio.so"
     run -2 --separate-stderr env LD_PRELOAD="$so" FAILIO="read:2:EIO:/m" \
@@ -1430,7 +1430,7 @@ assert files == {"small.dat", "side.dat"}, files' "$output"
     local f
     mkfifo "$BATS_TEST_TMPDIR/fifo"
     for f in '' /nonexistent /dev/null /dev/zero "$BATS_TEST_TMPDIR/fifo" "$BATS_TEST_TMPDIR" /proc/self/mem; do
-        run -2 --separate-stderr timeout 5 datcat "$f"
+        run -2 --separate-stderr timeout 60 datcat "$f"
         [ -z "$output" ]
         [ "${#stderr_lines[@]}" -eq 1 ]
     done
@@ -1538,7 +1538,7 @@ json.dump(d, open("m/model.safetensors.index.json", "w"))' "$1" "$IN"
     [ "$(datcat --stats many.dat | wc -l)" -eq 10002 ]
     [ "$(datcat --hash many.dat | wc -l)" -eq 10001 ]
     lists --diff many.dat many.dat
-    [ "$(timeout 20 datcat --group many.dat | wc -l)" -eq 10001 ]
+    [ "$(within 20 datcat --group many.dat | wc -l)" -eq 10001 ]
 }
 
 # ---- --verify: the tensors of the configuration ------------------------------

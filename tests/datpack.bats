@@ -1960,7 +1960,7 @@ PY
     datpack -q --to safetensors -o - "$IN/plain.dat" | cmp - a.safetensors
     mkfifo pipe.dat
     cat pipe.dat >got &
-    timeout 10 datpack -q -f -o pipe.dat "$IN/plain.dat"
+    timeout 60 datpack -q -f -o pipe.dat "$IN/plain.dat"
     wait
     cmp got "$IN/plain.dat"
     [ -p pipe.dat ]
@@ -2051,7 +2051,7 @@ JSON
     for o in x.dat x.safetensors x.ckpt x/; do
         # shellcheck disable=SC2016  # for the inner shell
         run -2 --separate-stderr bash -c 'ulimit -f 100000
-            timeout 20 datpack -q --init 1 --config huge.json -o "$1"' bash "$o"
+            timeout 60 datpack -q --init 1 --config huge.json -o "$1"' bash "$o"
         [ -z "$output" ]
         [[ $stderr == "datpack: "*"asks for more than 2^56 weights"* ]] || { echo "$stderr" && false; }
         [ "$(ls -A)" = "$before" ]

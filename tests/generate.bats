@@ -1877,7 +1877,7 @@ assert p["inputs"][1]["provenance"]["tool"] == "tokenize"'
     [ "$kb" -lt 80000 ]
     # Longer than the limit, without an end, a directory, a failing disk.
     run -2 --separate-stderr bash -c '(echo 4; cat /dev/zero) |
-        timeout 20 generate --ids -n 1 --ignore-eos "$1"' bash "$M/t.safetensors"
+        timeout 60 generate --ids -n 1 --ignore-eos "$1"' bash "$M/t.safetensors"
     [ "${#lines[@]}" -eq 1 ]
     [[ $stderr == "generate: <stdin>: line 2: longer than 16777216 bytes"* ]]
     run -2 --separate-stderr generate --ids -n 1 "$M/t.safetensors" <.

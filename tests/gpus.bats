@@ -388,10 +388,10 @@ time.sleep(60)" >port 3>&- &
     command -v mpirun >/dev/null || skip "no mpirun"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     cp "$IN/small.ckpt" m.ckpt
-    local t=(trainstep --device cuda -d "$IN/ids.tok" --accum 2) began=$SECONDS
-    run ! timeout 60 mpirun --quiet --oversubscribe --bind-to none -n 1 "${t[@]}" m.ckpt : \
+    local t=(trainstep --device cuda -d "$IN/ids.tok" --accum 2)
+    run ! timeout 200 mpirun --quiet --oversubscribe --bind-to none -n 1 "${t[@]}" m.ckpt : \
         -n 1 "${t[@]}" --accum none m.ckpt </dev/null
-    [ $((SECONDS - began)) -lt 20 ]
+    [ "$status" -ne 124 ]
     [ "$(grep -c 'rank 1: --accum: none' <<<"$output")" -eq 1 ]
 }
 
@@ -435,12 +435,12 @@ begin() {
     run ! grep socket <(find /proc/$pid/fd -printf '%l\n')
 }
 
-# over: the status is in $ended; within 30 s nobody is left.
+# over: the status is in $ended; long before --rank-timeout nobody is left.
 over() {
     local k began=$SECONDS
     ended=0
     wait $pid || ended=$?
-    [ $((SECONDS - began)) -le 30 ]
+    [ $((SECONDS - began)) -le 300 ]
     for k in "${rank[@]}"; do
         [ ! -e "/proc/$k" ] || grep '^State:.Z' "/proc/$k/status"
     done
@@ -856,7 +856,7 @@ PY
     [ "$(part plan.4 ranks)" -eq 4 ]
     [ -z "$(part plan.1 sent)" ]
     # The largest of many is found without planning each.
-    timeout 3 trainstep -q --gpus 256 --dry-run --accum 256 -d "$IN/ids.tok" "$IN/wide.ckpt" >plan.256
+    within 3 trainstep -q --gpus 256 --dry-run --accum 256 -d "$IN/ids.tok" "$IN/wide.ckpt" >plan.256
     [ "$(part plan.256 ranks)" -eq 256 ]
     [ "$(part plan.256 moments)" -lt "$(part plan.4 moments)" ]
     # What a rank sends: of its pass three quarters of gradients, of the step as much of weights.

@@ -108,7 +108,7 @@ words() {
 # misuse PROGRAM ARGUMENT...: exit 2, one line on stderr that begins with the
 # program's name, nothing on stdout, no new file.
 misuse() {
-    run -2 --separate-stderr timeout 20 "$@"
+    run -2 --separate-stderr timeout 60 "$@"
     if [ -n "$output" ] || [ "${#stderr_lines[@]}" -ne 1 ] ||
         [[ ${stderr_lines[0]} != "$1: "?* ]] || [ -n "$(ls -A)" ]; then
         printf 'misuse of:'

@@ -141,7 +141,7 @@ assert found == [xxh3_128(open("in%d" % i, "rb").read()).hex() for i in (3, 1, 2
     local file words n=0
     tok bad bad
     while IFS=$'\t' read -r file words; do
-        run -2 --separate-stderr timeout 5 datcat "bad/$file"
+        run -2 --separate-stderr timeout 60 datcat "bad/$file"
         [ -z "$output" ]
         [ "${#stderr_lines[@]}" -eq 1 ]
         [[ $stderr == "datcat: bad/$file: byte "*"$words"* ]] ||
@@ -191,8 +191,8 @@ END
     tok bad bad
     (
         ulimit -v 200000
-        run -2 timeout 5 datcat bad/n-huge.tok
-        run -2 timeout 5 datcat bad/header-big.tok
-        run -2 timeout 5 datcat bad/end-size.tok
+        run -2 within 5 datcat bad/n-huge.tok
+        run -2 within 5 datcat bad/header-big.tok
+        run -2 within 5 datcat bad/end-size.tok
     )
 }
