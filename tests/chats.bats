@@ -186,7 +186,7 @@ for line, text in zip(sys.stdin, lines, strict=True):
     [ "$(datcat --meta needle/small/stage-6.ckpt | grep -o '"step":3' | head -n 1)" = '"step":3' ]
     # trainstep saves what it has when it is stopped, which is no finished stage.
     # timeout hands a signal on to all that it started.
-    timeout 100 make -s -C "$root/pipelines/needle" BIN="$bin" OUT="$PWD/stopped" THREADS=1 \
+    timeout 600 make -s -C "$root/pipelines/needle" BIN="$bin" OUT="$PWD/stopped" THREADS=1 \
         STAGES='4:4:4000000:1e-3' SAMPLES=40 EACH=1 LENGTHS=4 >said 2>&1 &
     while ! [ -s stopped/small/stage-4.steps.tsv ]; do
         sleep 0.1

@@ -382,7 +382,7 @@ PY
     pid=$!
     exec 4>prompts
     echo '1 2' >&4
-    for _ in {1..200}; do
+    for _ in {1..1200}; do
         [ ! -s out ] || break
         sleep 0.05
     done

@@ -496,7 +496,7 @@ on_terminal() {
     fresh m.ckpt
     command=$(printf '%q ' "$bin/trainstep" -j 1 -d "$IN/ids.tok" --batch 3 --lr 1e-2 "$@" m.ckpt)
     tm new-session -d -x "$width" -y 60 "TERM=screen LC_ALL=C.UTF-8 $command; echo \"[status \$?]\"; sleep 300"
-    for _ in $(seq 300); do
+    for _ in $(seq 3000); do
         tm capture-pane -p >seen
         ! has '^step [0-9]* of 4000 .* left [▁▂▃▄▅▆▇█ ]*$' <seen || cp seen middle
         ! has '^\[status 0\]$' <seen || return 0

@@ -1231,7 +1231,7 @@ END
     tokenize -q -t "$T" --input lines --no-end --emit ids in >out &
     exec 5<>in # does not wait for a reader
     echo ab >&5
-    for _ in $(seq 100); do
+    for _ in $(seq 1200); do
         [ ! -s out ] || break
         sleep 0.05
     done

@@ -59,11 +59,11 @@ running()
     echo "$pid"
 }
 
-# sees PATTERN [COUNT]: so many lines of the screen (1 or more) match within 30 s.
+# sees PATTERN [COUNT]: so many lines of the screen (1 or more) match within two minutes.
 sees()
 {
     local n
-    for _ in $(seq 300); do
+    for _ in $(seq 1200); do
         screen >seen
         n=$(grep -cE -e "$1" seen) || true
         if [ -n "${2-}" ] && [ "$n" -eq "$2" ]; then return; fi
@@ -71,6 +71,21 @@ sees()
         sleep 0.1
     done
     echo "want: $1" && cat seen && false
+}
+
+# turn TEXT: it is typed, and answered: something stands below it, or so much that the turn has
+# left the screen.
+turn()
+{
+    text "$1"
+    sees "^> $1\$"
+    keys Enter
+    for _ in $(seq 1200); do
+        screen >seen
+        ! sed "1,/^> $1\$/d" seen | has '[^ ]' && has "^> $1\$" <seen || return 0
+        sleep 0.1
+    done
+    echo "no answer to $1" && cat seen && false
 }
 
 edits() { generate --help | has 'edited by libedit'; }
@@ -121,13 +136,11 @@ edits() { generate --help | has 'edited by libedit'; }
 
 @test "a terminal: Ctrl-C ends the answer, not the program, and drops a line that is typed" {
     chat -n 1000000 --ignore-eos -v
-    line one
-    sleep 1
+    turn one
     keys C-c
     sees '^generate: prompt 0: prefill .*; stopped by interrupt$'
     sees '\^C'
-    line two
-    sleep 1
+    turn two
     keys C-c
     sees '^generate: prompt 1: prefill .*; stopped by interrupt$'
     sees '^>$'
@@ -282,7 +295,7 @@ PY
     kill -STOP "$pid"
     sees '^shell: $|Stopped'
     line fg
-    sleep 1
+    sees '^> kept$' 2
     tm resize-window -x 60 -y 20
     text 'words'
     sees '^> kept words$'
