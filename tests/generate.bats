@@ -1259,7 +1259,7 @@ for line in (b"one\n", b"two\n", b"three\n"):
     p.stdin.write(line)
     assert b'"text"' in p.stdout.readline()
 p.stdin.close()
-assert p.wait(20) == 0
+assert p.wait(60) == 0
 PY
     run -0 --separate-stderr bash -c 'yes "5 6" | head -n 3000 | generate --ids -n 3 --batch 4 "$1" | head -n 1' \
         bash "$M/t.safetensors"
@@ -1916,7 +1916,7 @@ p = subprocess.Popen(["generate", "--chat", "-n", "3", m], stdin=subprocess.PIPE
 p.stdin.write(b"one\n")
 p.stdout.read(1)
 p.send_signal(signal.SIGINT)
-assert p.wait(20) == -signal.SIGINT
+assert p.wait(60) == -signal.SIGINT
 assert p.stderr.read() == b""
 PY
     [ -z "$(ls -A)" ]

@@ -1490,14 +1490,16 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "${@:3}")
 for i in range(8):
     print(*[(i * 97 + k * 31) % 6000 for k in range(65)])' >ids
     tokenize -q --input ids -o d.tok ids
+    # The plan, and with it the way of the run, is for more memory than this machine may have free.
+    plenty
     local options
     while read -r options; do
         datpack -q -f --init 3 --config config.json --to ckpt -o m.ckpt
         # shellcheck disable=SC2086
-        planned=$(trainstep -q -d d.tok --batch 8 $options --dry-run m.ckpt |
+        planned=$(here trainstep -q -d d.tok --batch 8 $options --dry-run m.ckpt |
             sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
         # shellcheck disable=SC2086
-        fits "$options" "$planned" trainstep -q -d d.tok --batch 8 $options -n 2 m.ckpt
+        fits "$options" "$planned" env LD_PRELOAD="$MACHINE_SO" trainstep -q -d d.tok --batch 8 $options -n 2 m.ckpt
     done <<'OPTIONS'
 --recompute none
 --recompute block
@@ -1513,7 +1515,7 @@ OPTIONS
     tokenize -q -f --input ids -o d.tok ids
     # One always works; the others are planned with what they have at most, here less than a MB.
     total() {
-        trainstep -q -d "$1" --batch "$2" -j "$3" --dry-run m.ckpt | sed -n 's/^total\t\([0-9]*\)\t.*/\1/p'
+        here trainstep -q -d "$1" --batch "$2" -j "$3" --dry-run m.ckpt | sed -n 's/^total\t\([0-9]*\)\t.*/\1/p'
     }
     local threads one least
     for threads in 1 16 40; do
@@ -1524,7 +1526,7 @@ OPTIONS
             [ $(((planned - one) / (threads - 1))) -gt 500000 ]
             [ $(((planned - one) / (threads - 1))) -lt 1000000 ]
         }
-        least=$((one * 9 / 10)) fits "$threads threads" "$planned" trainstep -q -d d.tok -j $threads -n 2 m.ckpt
+        least=$((one * 9 / 10)) fits "$threads threads" "$planned" env LD_PRELOAD="$MACHINE_SO" trainstep -q -d d.tok -j $threads -n 2 m.ckpt
     done
     # Full bins have one length, and documents in them: a row of scores is as long as the pass.
     python3 -c '
@@ -1535,8 +1537,8 @@ for i in range(164):
     one=$(total packed.tok 4 1)
     planned=$(total packed.tok 4 16)
     echo "packed: one thread $one, 16 $planned"
-    least=$((one * 9 / 10)) fits "packed" "$planned" trainstep -q -d packed.tok --batch 4 -j 16 -n 2 m.ckpt
-    refuse -3 "--memory-limit is 0.050" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
+    least=$((one * 9 / 10)) fits "packed" "$planned" env LD_PRELOAD="$MACHINE_SO" trainstep -q -d packed.tok --batch 4 -j 16 -n 2 m.ckpt
+    refuse -3 "--memory-limit is 0.050" env LD_PRELOAD="$MACHINE_SO" trainstep -q -d d.tok --batch 8 --memory-limit 0.05 m.ckpt
 }
 
 # ---- plans above what is free ----------------------------------------------------
@@ -1548,6 +1550,12 @@ little() {
     printf 'VmRSS: 0 kB\nVmHWM: 0 kB\n' >machine/proc/self/status
     : >machine/proc/self/cgroup
     export MACHINE=$PWD/machine
+}
+
+# plenty: a TB is free, whatever this machine has; what a process says of itself is true.
+plenty() {
+    little 1000000000
+    ln -sf /proc/self/status machine/proc/self/status
 }
 
 # here COMMAND...: on that machine.
