@@ -20,11 +20,13 @@ if [ -z "${COMMON_LOADED-}" ]; then
     NIBBLE_BIN=$bin
     PYTHONPATH=$HERE PYTHONDONTWRITEBYTECODE=1
     LC_ALL=C.UTF-8
+    # tmux and script run their commands by it; the user's own may be no shell of POSIX.
+    SHELL=$BASH
     # A shim of LD_PRELOAD is loaded before the runtime of the sanitizers.
     ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-}
     COMMON_LOADED=1
     export HERE root bin BUILD FAILIO_SO PATH NIBBLE_BIN PYTHONPATH PYTHONDONTWRITEBYTECODE \
-        LC_ALL ASAN_OPTIONS COMMON_LOADED
+        LC_ALL SHELL ASAN_OPTIONS COMMON_LOADED
     # make test is about the CPU, wherever it runs; make check-gpu is about GPUs.
     export CUDA_VISIBLE_DEVICES=
     # hwloc, a library of Open MPI, warns on stderr where there is no /sys: 2 hides its warnings.

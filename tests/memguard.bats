@@ -394,7 +394,7 @@ gpu()
 }
 
 @test "GPU memory: without NVML, GPUs or numbers it says what to do" {
-    if ldconfig -p | has libnvidia-ml; then
+    if PATH=$PATH:/sbin:/usr/sbin ldconfig -p | has libnvidia-ml; then
         skip "this machine has NVML"
     fi
     run -2 --separate-stderr guard -g 1 -- touch began

@@ -1415,7 +1415,7 @@ fake_driver() {
 
 # bats test_tags=native
 @test "--diagnose, and a device or path that is not here: 2, and why" {
-    ldconfig -p | has libcuda.so.1 && skip "this machine has a driver"
+    PATH=$PATH:/sbin:/usr/sbin ldconfig -p | has libcuda.so.1 && skip "this machine has a driver"
     local none="no NVIDIA GPU or driver here: there is no libcuda.so.1"
     run -2 --separate-stderr trainstep --diagnose --device cuda
     [ "$stderr" = "trainstep: --device cuda: $none" ]
