@@ -1490,16 +1490,16 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "${@:3}")
 for i in range(8):
     print(*[(i * 97 + k * 31) % 6000 for k in range(65)])' >ids
     tokenize -q --input ids -o d.tok ids
-    # The plan, and with it the way of the run, is for more memory than this machine may have free.
+    # Neither the free memory of this machine nor its number of processors counts.
     plenty
     local options
     while read -r options; do
         datpack -q -f --init 3 --config config.json --to ckpt -o m.ckpt
         # shellcheck disable=SC2086
-        planned=$(here trainstep -q -d d.tok --batch 8 $options --dry-run m.ckpt |
+        planned=$(here trainstep -q -d d.tok -j 2 --batch 8 $options --dry-run m.ckpt |
             sed -n 's/^total\t\([0-9]*\)\t.*/\1/p')
         # shellcheck disable=SC2086
-        fits "$options" "$planned" env LD_PRELOAD="$MACHINE_SO" trainstep -q -d d.tok --batch 8 $options -n 2 m.ckpt
+        fits "$options" "$planned" env LD_PRELOAD="$MACHINE_SO" trainstep -q -d d.tok -j 2 --batch 8 $options -n 2 m.ckpt
     done <<'OPTIONS'
 --recompute none
 --recompute block
@@ -1600,7 +1600,8 @@ here() {
     [[ $output == *$'\nfits\tno\t' ]]
     # A process with sanitizers is large before it has begun.
     n=${NIBBLE_SAN:+5}
-    run -3 --separate-stderr trainstep -d "$IN/ids.tok" --batch 1000000 --overcommit \
+    plenty
+    run -3 --separate-stderr here trainstep -d "$IN/ids.tok" --batch 1000000 --overcommit \
         --memory-limit "0.${n:-0}5" m.ckpt
     [[ $stderr =~ "--memory-limit is 0.${n:-0}50: --batch "[0-9]+' is the largest that fits'$ ]]
 }
