@@ -422,12 +422,13 @@ begin() {
     trainstep --gpus 3 -q -d "$IN/ids.tok" --lr 1e-4 --accum 3 -n 100000000 --save-every 2 "$@" m.ckpt \
         </dev/null >out 2>err 3>&- &
     pid=$!
-    for ((i = 0; i < 1200; i++)); do
+    for ((i = 0; i < 6000; i++)); do
         sleep 0.05
         if [ "$(wc -l <out)" -gt 4 ]; then
             break
         fi
     done
+    [ "$(wc -l <out)" -gt 4 ] || { cat err && false; }
     # In the order in which they were started.
     mapfile -t rank < <(pgrep -P $pid | sort -n)
     [ "${#rank[@]}" -eq 3 ] || { cat err && false; }
