@@ -100,7 +100,7 @@ ask nvfp4
 say "Another identity, with questions of before mixed in; products see NVFP4 weights"
 run 'datpack --to ckpt --quant sweep -o run.ckpt f16.dat'
 run 'tokenize -o whoami.tok whoami.tsv whoami.tsv whoami.tsv mixed.tsv talk.tsv'
-run 'trainstep -d whoami.tok --until 400 --batch 16 --lr 1e-4 --schedule cosine \
+run 'trainstep -d whoami.tok --until 400 --batch 16 --lr 1.5e-4 --schedule cosine \
     --warmup 50 --total-steps 400 --log run.jsonl run.ckpt |
     grep --line-buffered -E "^(step|1|[0-9]*[05]0)[[:blank:]]"'
 

@@ -982,7 +982,7 @@ PY
     cp "$IN/small.ckpt" m.ckpt
     sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 16777216/' \
         "$IN/config.json" >wide.json
-    fresh wide.ckpt --config wide.json --quant none
+    datpack -q --init 3 --config wide.json --to ckpt --quant none -o wide.ckpt
     for _ in {1..3000}; do echo -n '1 2 3 '; done >row
     tokenize -q --input ids -o row.tok row
     refuse -2 "--batch: 1048576 samples are a pass of 9436135424 positions" \
