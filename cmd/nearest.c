@@ -43,7 +43,9 @@ nearest_to(const char *text, size_t n)
 void
 nearest_try(struct nearest *x, const char *word)
 {
-    size_t d = distance(x->text, x->n, word);
+    enum { BEGINNING = 4 }; // letters that may stand for the whole word
+    bool begins = x->n >= BEGINNING && strncmp(word, x->text, x->n) == 0;
+    size_t d = begins ? 1 : distance(x->text, x->n, word);
     if (d < x->distance && d < x->n) {
         x->distance = d;
         x->word = word;

@@ -12,7 +12,8 @@ struct nearest {
     size_t distance;
 };
 
-/* One of the n letters may be wrong, two of eight or more. */
+/* One of the n letters may be wrong, two of eight or more; four or more may be the beginning of a
+ * word. */
 struct nearest nearest_to(const char *text, size_t n);
 /* Offer a word, which is kept as it is. */
 void nearest_try(struct nearest *x, const char *word);

@@ -34,8 +34,11 @@ column() {
     awk -F '\t' -v n="$1" 'NR > 1 { print $n }'
 }
 
+# steps OPTION... CHECKPOINT: with samples of their own if one of the options is -d.
 steps() {
-    trainstep -q --device cpu -d "$IN/d.tok" --batch 2 --lr 1e-2 "$@"
+    local data=(-d "$IN/d.tok")
+    [[ " $* " != *' -d '* ]] || data=()
+    trainstep -q --device cpu "${data[@]}" --batch 2 --lr 1e-2 "$@"
 }
 
 fp8() {
@@ -218,7 +221,7 @@ PY
         -p 3 "$IN/sweep.ckpt"
     refuse 'none.ckpt: "model.layers.0.self_attn.q_proj.weight" is f32: --compute fp8 needs projections in NVFP4' \
         generate -q --device cpu --compute fp8 --ids -p 3 "$IN/none.ckpt"
-    refuse '--compute: fp4: want one of auto, f32, bf16, fp8' steps --compute fp4 "$IN/sweep.ckpt"
+    refuse '--compute: fp4: not here: --activations nvfp4 multiplies in NVFP4: want one of auto, f32, bf16, fp8' steps --compute fp4 "$IN/sweep.ckpt"
 }
 
 @test "how many weights are rounded is said once: none of sweepfp8, else as Python counts them" {

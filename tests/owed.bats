@@ -96,15 +96,19 @@ killed_at_each() {
 
 # bats test_tags=native
 @test "a stop in the last evaluation: the same command makes it, and then does nothing" {
-    local how at
-    # The seven samples of an evaluation are read one by one: the eighth read is of the second one.
-    while read -r at how; do
+    local how reads
+    while read -r how; do
         rm -rf ../want ./* .m.ckpt*
+        # The seven samples of an evaluation are read one by one: the last one begins six reads
+        # before the last read.
         # shellcheck disable=SC2086  # options
-        want evaluate $how
+        LD_PRELOAD=$FAILIO_SO FAILIO_LOG=$PWD/calls want evaluate $how
+        reads=$(grep -ac ' pread .*/held.tok' calls)
+        [ "$reads" -ge 7 ]
+        rm calls
         cp "$IN/start.ckpt" m.ckpt
         # shellcheck disable=SC2086
-        paused "pread:$at:stop:held.tok" trainstep -d "$IN/ids.tok" --batch 3 --lr 1e-2 \
+        paused "pread:$((reads - 6)):stop:held.tok" trainstep -d "$IN/ids.tok" --batch 3 --lr 1e-2 \
             --until 6 --eval "$IN/held.tok" $how m.ckpt
         kill -TERM "$pid"
         ended
@@ -119,9 +123,9 @@ killed_at_each() {
         run -0 --separate-stderr trainstep -d "$IN/ids.tok" --until 6 --eval "$IN/held.tok" $how m.ckpt
         [[ $stderr == *'m.ckpt: at step 6: nothing to do'* ]]
         same_files
-    done <<<'1 --keep-best
-        8 --keep-best --eval-every 4
-        1 --patience 9'
+    done <<<'--keep-best
+        --keep-best --eval-every 4
+        --patience 9'
 }
 
 @test "a copy that was not kept is not called the best one" {

@@ -51,7 +51,7 @@ tok() {
     run -2 --separate-stderr datcat --values 3 s.tok
     [[ $stderr == *'3 samples'* ]]
     run -2 --separate-stderr datcat --values 1:x s.tok
-    [[ $stderr == *'--values: x: want'* ]]
+    [[ $stderr == *'--values: x: is no number: want'* ]]
 }
 
 @test "the provenance has the hash of each input, in their order" {
