@@ -226,6 +226,30 @@ forged() {
         adam.m/evil.weight adam.m/model.norm.weight'
 }
 
+@test "a checkpoint whose words for its arrays do not go together is refused by all" {
+    python3 - "$HERE" "$IN/good.ckpt" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[1])
+import containers as c
+m, ts = c.read_ckpt(sys.argv[2], words=False)
+h, _ = c.read_ckpt_header(m)
+for t in ts:
+    t.data = m[t.offset:t.offset + t.nbytes()]
+h.pop("arrays")
+h["moments"] = "nvfp4"
+with open("m.ckpt", "wb") as f:
+    f.write(c.ckpt_bytes(ts, h.pop("config"), **h))
+PY
+    run -1 --separate-stderr datcat --verify m.ckpt
+    [[ $stderr == *'m.ckpt: moments "nvfp4" do not go with a master "bf16"'* ]]
+    for command in 'generate -q --ids -n 2 -p 1 m.ckpt' 'datpack -q -o x.dat m.ckpt' \
+        'nvquant -q -o x.dat m.ckpt' "trainstep -q -d $IN/ids.tok m.ckpt"; do
+        # shellcheck disable=SC2086  # words of a command
+        run -2 --separate-stderr $command
+        [[ $stderr == *'m.ckpt: moments "nvfp4" do not go with a master "bf16"'* ]]
+    done
+}
+
 @test "a replay refuses a claim with an array that was never trained" {
     trainstep -q -n 1 -d "$IN/ids.tok" -o later.ckpt "$IN/good.ckpt" >/dev/null
     run -0 trainstep --replay 3..4 --from "$IN/good.ckpt" -d "$IN/ids.tok" later.ckpt

@@ -128,6 +128,22 @@ killed_at_each() {
         --patience 9'
 }
 
+# bats test_tags=native
+@test "--eval-first is the first evaluation of a training, not of each run" {
+    local n
+    first() { evaluate --eval-first --eval-every 3 --patience 2 --keep-best --lr 1e-3 --until 12 "$@"; }
+    want first
+    for n in 10 13; do
+        rm -rf ./* .m.ckpt*
+        cp "$IN/start.ckpt" m.ckpt
+        status=0
+        LD_PRELOAD=$FAILIO_SO FAILIO="pread:$n:kill=15:ids.tok" first >/dev/null || status=$?
+        [ $status -eq 75 ]
+        first >/dev/null
+        same_files
+    done
+}
+
 @test "a copy that was not kept is not called the best one" {
     evaluate --eval-every 2 --patience 9 --lr 1e-3 >/dev/null
     # All evaluations so far were without --keep-best; a worse one becomes the first copy.

@@ -675,6 +675,12 @@ keep_pay_copies(struct run *r)
 }
 
 bool
+keep_has_evaluated(const struct run *r)
+{
+    return r->keep && r->keep->n > 0;
+}
+
+bool
 keep_owes_evaluation(const struct run *r)
 {
     const struct keep *k = r->keep;

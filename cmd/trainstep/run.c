@@ -330,7 +330,11 @@ settle_target(struct run *r)
     if (path_is_stream(out))
         misuse("-o %s: a checkpoint cannot be written to a pipe or a device", out);
     if (there && !r->o->force)
-        die(EXIT_TROUBLE, "%s: exists; -f replaces it", out);
+        die(EXIT_TROUBLE,
+            "%s: exists; -f replaces it; as CHECKPOINT, without -o, it goes on from "
+            "the "
+            "step that it has",
+            out);
     r->target = cmd_copy(out);
 }
 
@@ -849,7 +853,9 @@ train(struct run *r)
     bool evaluated = false;
     if (!r->replay)
         keep_pay_copies(r);
-    if (r->has_eval && (r->o->eval_first || keep_owes_evaluation(r)))
+    // A run that was cut and goes on has had its first evaluation.
+    bool first = r->o->eval_first && !keep_has_evaluated(r);
+    if (r->has_eval && (first || keep_owes_evaluation(r)))
         evaluate(r);
     while (r->t.step < r->end && !stopped() && !keep_is_out_of_patience(r)) {
         if (!step(r))

@@ -313,6 +313,8 @@ void keep_open(struct run *r);
  * copies, or while it wrote one.  keep_pay_copies makes the missing copies; it needs the lock. */
 bool keep_owes_copies(struct run *r);
 void keep_pay_copies(struct run *r);
+/* Whether an evaluation of this training is remembered. */
+bool keep_has_evaluated(const struct run *r);
 /* Whether an earlier run was to evaluate the step of the checkpoint and did not. */
 bool keep_owes_evaluation(const struct run *r);
 /* Whether --keep-every asks for a save at this step. */

@@ -93,9 +93,12 @@ training_check(const struct store *s, struct err *err)
     struct arrays arrays = { 0 };
     struct table table;
     struct config c;
-    if (!t->master || !s->config.p || !config_is_supported(s->config) ||
-        !training_layout(&layout, t->master, t->moments))
+    if (!t->master || !s->config.p || !config_is_supported(s->config))
         return 0;
+    if (!training_layout(&layout, t->master, t->moments))
+        return err_set(err, ERR_FORMAT,
+                       "%s: moments \"%s\" do not go with a master \"%s\"", s->name,
+                       t->moments, t->master);
     if (config_parse(&c, s->name, s->config, err) < 0)
         return -1;
     int rc = table_open(&table, &c, !c.tied, err);
