@@ -281,10 +281,11 @@ compare(const char *facts, const char *theirs)
     while (*facts) {
         size_t n = strcspn(facts, "\n"), m = strcspn(theirs, "\n");
         struct slice own = value_of(facts, n), other = value_of(theirs, m);
+        char q[TEXT_QUOTE]; // the text of another process may have any bytes
         if (n != m || memcmp(facts, theirs, n) != 0 || theirs[m] != facts[n])
-            die(EXIT_TROUBLE, "%.*s: %.*s here, rank 0 has %.*s: ranks must be alike",
-                (int)strcspn(facts, "\t\n"), facts, (int)own.n, own.p, (int)other.n,
-                other.p);
+            die(EXIT_TROUBLE, "%.*s: %.*s here, rank 0 has %s: ranks must be alike",
+                (int)strcspn(facts, "\t\n"), facts, (int)own.n, own.p,
+                text_quote(q, other.p, other.n));
         facts += n + (facts[n] == '\n');
         theirs += m + (theirs[m] == '\n');
     }

@@ -74,6 +74,9 @@ t() { trainstep -q -d "$IN/ids.tok" --batch 3 "$@"; }
         run -4 --separate-stderr s --until 200 m.ckpt
         [[ $stderr == *"step $want: the loss of 10 steps"*": m.ckpt stays at step $k: "* ]]
     done
+    # With -o the message names the file that was saved.
+    run -4 --separate-stderr s --until 200 --save-every 2 -o out.ckpt "$IN/start.ckpt"
+    [[ $stderr =~ ': out.ckpt stays at step '[1-9] ]]
     # Saves on the way are those of steps before.
     rm -f m.ckpt*
     cp "$IN/start.ckpt" m.ckpt

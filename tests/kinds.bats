@@ -152,7 +152,7 @@ EOT
 @test "a data set of another program in place of text or samples" {
     local path words
     while IFS='|' read -r path words; do
-        refuse "$path: is $words: expected JSONL, TSV, lines of text or ids; * writes JSONL" tokenize -o out.tok "$path"
+        refuse "$path: is $words: expected JSONL, CSV, TSV, lines of text or ids; * writes JSONL" tokenize -o out.tok "$path"
         refuse "$path: is $words: expected a .tok of samples * writes JSONL" trainstep -d "$path" start.ckpt
         refuse "$path: is $words: expected a .tok of samples" trainstep -d ids.tok --eval "$path" start.ckpt
         refuse "$path: is $words: expected a .tok of samples" generate --score "$path" model.safetensors
@@ -167,7 +167,7 @@ EOT
     refuse "x.jsonl.gz: is compressed by gzip: expected JSONL * gzip -d x.jsonl.gz unpacks it" tokenize -o out.tok x.jsonl.gz
     refuse "x.jsonl.gz: is compressed by gzip: expected a .tok" trainstep -d x.jsonl.gz start.ckpt
     refuse "m.pt: is a file of PyTorch (a zip archive): expected JSONL" tokenize -o out.tok m.pt
-    refuse "texts: is a directory: expected JSONL, TSV, lines of text or ids; name its files: texts/*.jsonl" \
+    refuse "texts: is a directory: expected JSONL, CSV, TSV, lines of text or ids; name its files: texts/*.jsonl" \
         tokenize -o out.tok texts
     mkdir model
     cp model.safetensors config.json tokenizer.json model

@@ -1704,7 +1704,7 @@ here() {
     # The program's own size and the length of the file's header are not those of the model.
     not_model='^(program|total|checkpoint)'
     [ "$(grep -Ev "$not_model" <<<"$output")" = "$(grep -Ev "$not_model" <<<"$with" | sed 's/^targets.*/targets\t128\t/')" ]
-    [[ $stderr == *'no samples: the plan is for samples of 32 positions that are all targets; --seq-len '* ]]
+    [[ $stderr == *'no samples: the plan is for samples of 32 positions that are all targets; -d FILE.tok plans for samples'* ]]
     # A pipe that never ends, as of a remote shell, is not read.
     mkfifo endless
     run -0 timeout 60 bash -c 'exec 0<>endless; trainstep -q --dry-run alone/config.json'

@@ -99,13 +99,15 @@ writes(int dir, const char *name)
     return fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_mode & S_IWUSR;
 }
 
+/* Whether the file is older than the command.  Where a tmpfs keeps no time of birth, it is if it was
+ * not written to since. */
 static bool
 was_there(const struct memfiles *m, const struct statx *st)
 {
-    const struct statx_timestamp *born = &st->stx_btime;
-    return st->stx_mask & STATX_BTIME &&
-           (born->tv_sec < m->began.tv_sec ||
-            (born->tv_sec == m->began.tv_sec && born->tv_nsec < m->began.tv_nsec));
+    const struct statx_timestamp *t =
+        st->stx_mask & STATX_BTIME ? &st->stx_btime : &st->stx_mtime;
+    return t->tv_sec < m->began.tv_sec ||
+           (t->tv_sec == m->began.tv_sec && t->tv_nsec < m->began.tv_nsec);
 }
 
 /* The name of an open file, if it has one. */
@@ -149,7 +151,9 @@ add_open(struct memfiles *m, int dir, const char *name, struct tree_proc *p,
          size_t first)
 {
     struct statx st;
-    if (statx(dir, name, 0, STATX_BASIC_STATS | STATX_BTIME, &st) != 0 ||
+    // A file of a network is not asked for: that waits for its server and writes its pages back.
+    if (statx(dir, name, AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_BTIME, &st) !=
+            0 ||
         !S_ISREG(st.stx_mode) || !writes(dir, name) || !is_in_memory(p->pid, name))
         return true;
     struct memfile f = { .device = device_of(&st),

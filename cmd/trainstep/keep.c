@@ -620,6 +620,8 @@ keep_open(struct run *r)
     if (r->o->keep_best)
         read_best(r);
     read_evaluations(r, path);
+    r->watch_saved =
+        r->watch; // an undone step goes back to it before the first save, too
     k->owes_best = r->o->keep_best && k->n && isfinite(k->loss) &&
                    k->best == r->in_step && !best_is_input(r);
     free(path);
@@ -755,7 +757,7 @@ keep_evaluated(struct run *r, double loss, uint64_t targets)
     write_evaluations(r);
     if (!r->o->keep_best || !(loss < k->kept_loss))
         return;
-    if ((r->saved ? r->saved_step : r->in_step) < r->t.step)
+    if (run_saved_step(r) < r->t.step)
         save_write(r);
     copy_best(r, loss);
 }

@@ -198,8 +198,10 @@ cut_json(struct run *r)
     struct logs *l = r->logs;
     if (l->keep < 0 || r->failed[OUTPUT_LOG])
         return;
-    if (ftruncate(l->json, l->keep) != 0 || lseek(l->json, l->keep, SEEK_SET) < 0)
+    if (ftruncate(l->json, l->keep) != 0 || lseek(l->json, l->keep, SEEK_SET) < 0) {
         output_failed(r, OUTPUT_LOG);
+        return;
+    }
     l->keep = -1;
     if (l->dropped && !r->o->cmd.quiet)
         warn("%s: %llu line%s of steps beyond %llu %s dropped", r->o->log,

@@ -347,6 +347,8 @@ estimated_bytes(struct run *r)
     r->s.batch = batch;
     run_measure(r);
     r->layout = layout;
+    if (few == UINT64_MAX || twice == UINT64_MAX)
+        return 0;
     double slope = twice > few ? (double)(twice - few) / (double)n : 0;
     return few + (uint64_t)(slope * (double)(batch - n));
 }

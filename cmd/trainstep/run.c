@@ -386,9 +386,10 @@ assume_data(struct run *r)
     data_assume(&r->data, (uint32_t)n, &r->c);
     r->has_data = true;
     if (!r->o->cmd.quiet)
-        warn("no samples: the plan is for samples of %llu positions that are all "
-             "targets; --seq-len sets another length, -d FILE.tok plans for samples",
-             (unsigned long long)n);
+        warn("no samples: the plan is for samples of %llu positions%s that are all "
+             "targets; -d FILE.tok plans for samples",
+             (unsigned long long)n,
+             r->s.seq_len ? "" : " (--seq-len sets another length)");
 }
 
 static void
@@ -748,7 +749,7 @@ count_outcome(struct run *r, const struct train_result *res)
             "of "
             "step %llu",
             (unsigned long long)r->t.step, res->reason, (unsigned long long)r->st.skips,
-            (unsigned long long)(r->saved ? r->saved_step : r->in_step));
+            (unsigned long long)run_saved_step(r));
 }
 
 /* Say which steps are quantized, and when the first one comes; an undone one comes again. */
@@ -833,18 +834,11 @@ check_memory(struct run *r)
     r->over_limit = true;
 }
 
-/* The step that the last save has, or the checkpoint that the run began with. */
-static uint64_t
-last_save(const struct run *r)
-{
-    return r->saved ? r->saved_step : r->in_step;
-}
-
 static bool
 is_save_due(const struct run *r)
 {
     bool due = r->o->save_every && r->t.step % r->o->save_every == 0;
-    return (due || keep_due(r)) && r->t.step < r->end && last_save(r) < r->t.step;
+    return (due || keep_due(r)) && r->t.step < r->end && run_saved_step(r) < r->t.step;
 }
 
 static void
@@ -874,7 +868,7 @@ train(struct run *r)
     if (r->has_eval && !evaluated && r->evaluated != r->t.step &&
         !keep_is_out_of_patience(r))
         evaluate(r);
-    if (last_save(r) < r->t.step)
+    if (run_saved_step(r) < r->t.step)
         save_write(r);
 }
 

@@ -124,11 +124,23 @@ put_end(struct buf *b, const struct run *r)
     keep_report_best(b, r);
 }
 
+uint64_t
+run_saved_step(const struct run *r)
+{
+    return r->saved ? r->saved_step : r->in_step;
+}
+
+const char *
+run_saved_name(const struct run *r)
+{
+    return r->o->out && r->saved ? r->o->out : r->o->checkpoint;
+}
+
 void
 stop_report(struct buf *b, const struct run *r)
 {
-    unsigned long long step = r->saved ? r->saved_step : r->in_step, end = r->end;
-    const char *file = r->o->out && r->saved ? r->o->out : r->o->checkpoint;
+    unsigned long long step = run_saved_step(r), end = r->end;
+    const char *file = run_saved_name(r);
     if (r->replay)
         return; // its answer is the last line
     if (run_stopped()) {

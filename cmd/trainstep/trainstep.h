@@ -392,6 +392,9 @@ void stop_saved(void);
 bool run_stopped(void);
 /* The signal that requested it, 0: none. */
 int stop_signal(void);
+/* The last save, or the checkpoint that the run began with: its step and its file. */
+uint64_t run_saved_step(const struct run *r);
+const char *run_saved_name(const struct run *r);
 /* Say where the run was saved, and how to continue. */
 void stop_report(struct buf *b, const struct run *r);
 /* Print that; the exit status.  A stopped run without a saved file dies of the signal. */

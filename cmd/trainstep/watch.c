@@ -4,6 +4,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Consecutive steps that make a sign: one hard batch is none. */
 enum { STEPS = 10 };
@@ -48,14 +49,16 @@ end_if_worse(struct run *r, double loss)
     w->worse = w->best > 0 && loss > times * w->best ? w->worse + 1 : 0;
     if (!(w->best > 0) || loss < w->best)
         w->best = loss;
+    char q[TEXT_QUOTE];
+    const char *file = run_saved_name(r);
     if (w->worse >= STEPS)
         die(EXIT_NONFINITE,
             "step %llu: the loss of %d steps in a row was above %g times the lowest "
             "one, "
             "%.6g: %s stays at step %llu: expected a lower --lr, or another "
             "--stop-if-worse",
-            (unsigned long long)r->t.step, STEPS, times, w->best, r->in.name,
-            (unsigned long long)(r->saved ? r->saved_step : r->in_step));
+            (unsigned long long)r->t.step, STEPS, times, w->best,
+            text_quote(q, file, strlen(file)), (unsigned long long)run_saved_step(r));
 }
 
 void

@@ -54,7 +54,7 @@ enum use { FOR_ALL, FOR_DATA, FOR_WEIGHTS };
 static const char *const wanted[] = {
     [FOREIGN_FOR_TENSORS] = "a model or another file of tensors",
     [FOREIGN_FOR_SAMPLES] = "a .tok of samples, which tokenize makes of a text",
-    [FOREIGN_FOR_TEXT] = "JSONL, TSV, lines of text or ids",
+    [FOREIGN_FOR_TEXT] = "JSONL, CSV, TSV, lines of text or ids",
     [FOREIGN_FOR_TOKENIZER] = "a tokenizer.json",
 };
 

@@ -187,9 +187,9 @@ open_listener(struct meet *m, struct err *err)
 static bool
 has_gone(int fd)
 {
-    char c;
-    ssize_t n = recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+    // Not by recv: bytes that the rank sent before it ended are still unread.
+    struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+    return poll(&p, 1, 0) > 0;
 }
 
 /* A rank whose first attempt has ended, in its own process or another one, may come again. */
