@@ -97,7 +97,7 @@ WORDS
     touch -d @1000000000 m.ckpt
     run -0 --separate-stderr trainstep -d "$IN/ids.tok" --epochs 1.5 m.ckpt
     [ -z "$output" ]
-    [ "$stderr" = 'trainstep: m.ckpt: at step 15: nothing to do' ]
+    [ "$stderr" = 'trainstep: m.ckpt: at step 15: nothing to do; -n, --until or --epochs takes more steps from it' ]
     [ "$(stat -c %Y m.ckpt)" -eq 1000000000 ]
     cmp want.ckpt m.ckpt
     # Samples by a pipe are as those of a file.

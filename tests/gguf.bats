@@ -398,7 +398,7 @@ END
     make_model
     rm m/tokenizer.json
     run -2 datpack -o x.gguf m/
-    [[ $output == *"looked for m/tokenizer.json"* ]]
+    [[ $output == *"looked for m/tokenizer.json; -t FILE names one"* ]]
     run -2 datpack -o x.gguf -t absent.json m/
     [[ $output == *absent.json* ]]
     run -2 datpack -o x.gguf -t m/config.json m/

@@ -93,7 +93,8 @@ for entry in $wanted; do
     [[ $entry == *\? ]] || optional=
 done
 if [ -z "$missing" ]; then
-    echo "setup: everything for ${groups# } is installed"
+    groups=${groups# }
+    echo "setup: everything for ${groups// / and } is installed"
     exit 0
 fi
 if [ -n "$dry" ]; then

@@ -960,8 +960,10 @@ end_at_once(struct run *r)
     if (r->o->out && !r->o->dry_run)
         check_out(r);
     if (!r->o->cmd.quiet)
-        warn("%s: at step %llu: nothing to do", r->in.name,
-             (unsigned long long)r->in_step);
+        warn(
+            "%s: at step %llu: nothing to do; -n, --until or --epochs takes more steps "
+            "from it",
+            r->in.name, (unsigned long long)r->in_step);
     save_unlock();
     return EXIT_DONE;
 }

@@ -71,7 +71,8 @@ gguf_find_tokenizer(char **path, char *const *places, size_t n, struct err *err)
         buf_free(&b);
     }
     if (rc > 0)
-        rc = err_set(err, ERR_USAGE, "a GGUF needs a tokenizer.json: looked for %s",
+        rc = err_set(err, ERR_USAGE,
+                     "a GGUF needs a tokenizer.json: looked for %s; -t FILE names one",
                      tried.data ? tried.data : "none, since no input is a file");
     buf_free(&tried);
     return rc;

@@ -84,7 +84,11 @@ report_summary(const struct plan *p)
     }
     if (n == 0) {
         if (p->c->quantize)
-            io_warn(io, "%s: nothing was quantized", p->c->out);
+            io_warn(
+                io,
+                "%s: nothing was quantized: the selected tensors are NVFP4 already, or "
+                "none is a matrix that is quantized; -s selects others",
+                p->c->out);
         return;
     }
     const char *plural = n == 1 ? "" : "s";
