@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
+# shellcheck disable=SC2030,SC2031  # output is of run
 # shellcheck disable=SC2154  # output, status, stderr, stderr_lines: set by run or paused.bash
 # A damaged input never becomes a new file with fresh checksums, and nothing is computed
 # from it: every program that passes payloads on or computes with them checks what its

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bats
+# shellcheck disable=SC2317  # functions that others are given
 # shellcheck disable=SC2154  # output, status, stderr, pid: set by run or paused.bash
 # trainstep: what a run that was stopped or killed owes, an evaluation or a copy, is paid when the
 # same command starts again, also where no step is left; and an output that cannot be written
@@ -131,7 +132,7 @@ killed_at_each() {
 # bats test_tags=native
 @test "--eval-first is the first evaluation of a training, not of each run" {
     local n
-    first() { evaluate --eval-first --eval-every 3 --patience 2 --keep-best --lr 1e-3 --until 12 "$@"; }
+    first() { evaluate --eval-first --eval-every 3 --patience 2 --keep-best --lr 1e-3 --until 12; }
     want first
     for n in 10 13; do
         rm -rf ./* .m.ckpt*

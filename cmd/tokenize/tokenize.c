@@ -169,12 +169,12 @@ settle_names(struct config_tokenize *c)
 {
     const char *prompt = c->names.prompt, *answer = c->names.answer;
     char q[TEXT_QUOTE];
-    if (!prompt && !answer)
-        return;
-    if (!prompt || !answer)
+    if (!prompt != !answer)
         misuse("--%s: needs --%s: a row has a prompt and an answer",
                prompt ? "prompt-key" : "answer-key",
                prompt ? "answer-key" : "prompt-key");
+    if (!prompt || !answer)
+        return;
     if (!*prompt || !*answer || strcmp(prompt, answer) == 0)
         misuse("--prompt-key, --answer-key: \"%s\": expected two names",
                text_quote(q, answer, strlen(answer)));
