@@ -320,7 +320,7 @@ is_neutral(struct slice value, bool number, const char *list)
     while (*list) {
         size_t n = strcspn(list, " ");
         bool digit = *list >= '0' && *list <= '9';
-        if (number ? digit && strtod(value.p, NULL) == strtod(list, NULL)
+        if (number ? digit && value.p && strtod(value.p, NULL) == strtod(list, NULL)
                    : slice_eq(value, (struct slice){ list, n }))
             return true;
         list += n + (list[n] == ' ');

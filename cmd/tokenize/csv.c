@@ -9,20 +9,10 @@
 static enum csv_state
 step(enum csv_state state, char c)
 {
-    switch (state) {
-    case CSV_QUOTED:
+    if (state == CSV_QUOTED)
         return c == '"' ? CSV_QUOTE : CSV_QUOTED;
-    case CSV_QUOTE:
-        if (c == '"')
-            return CSV_QUOTED;
-        break;
-    case CSV_BEGIN:
-        if (c == '"')
-            return CSV_QUOTED;
-        break;
-    default:
-        break;
-    }
+    if (c == '"' && (state == CSV_QUOTE || state == CSV_BEGIN))
+        return CSV_QUOTED;
     return c == ',' || c == '\n' ? CSV_BEGIN : CSV_PLAIN;
 }
 

@@ -230,35 +230,35 @@ struct run {
     struct kernels *k;
     uint64_t free_before; // free bytes of a GPU at the start; UINT64_MAX: unknown
     uint64_t driver;      // bytes of its driver and libraries, as measured
-    bool over_limit;      // the warning about it was printed
     struct train t;
     struct model teacher;
     struct quant_spec quant, activations;
     struct train_layout layout;
     const char *quantizer;         // its name; NULL: products see the master
-    unsigned quant_said;           // what was printed about --quant-from
-    bool inexact_said;             // the share of weights that FP8 rounds was printed
     size_t max_tokens, max_labels; // of a pass
     uint64_t in_step, end;         // the step of `in`, the last step
     uint64_t sent_bytes;           // by this rank, of a step as it is planned
-    unsigned largest_rank;         // whose plan is the largest
     double wait_ms;                // of the last step, to exchange
     char *target;                  // the output
     struct lock lock;              // of the target
-    int locked_file;               // the checkpoint itself, open and locked, or -1
     uint64_t evaluated;            // the last step that was evaluated
     uint64_t file_bytes;           // of the checkpoint, from the plan
     const char *fits;              // the plan: yes, no or - (unknown)
-    bool saved;                    // target holds a step of this run
     uint64_t saved_step;
     struct watch watch, watch_saved; // now; at the last save
-    bool failed[OUTPUTS];            // an output that cannot be written gets no more
     uint64_t *bad;                   // steps to skip when they are repeated
     size_t n_bad;
     struct logs *logs;
     struct display display;
     struct keep *keep; // NULL: neither --keep-best, --patience nor --stop-if-worse
     struct err err;
+    unsigned quant_said;   // what was printed about --quant-from
+    unsigned largest_rank; // whose plan is the largest
+    int locked_file;       // the checkpoint itself, open and locked, or -1
+    bool over_limit;       // the warning about it was printed
+    bool inexact_said;     // the share of weights that FP8 rounds was printed
+    bool saved;            // target holds a step of this run
+    bool failed[OUTPUTS];  // an output that cannot be written gets no more
 };
 
 /* Whether the forward pass of that step is not quantized, though the checkpoint has a

@@ -20,9 +20,9 @@ enum foreign_want {
 /* Bytes that are enough to recognize each kind. */
 enum { FOREIGN_HEAD = 512 };
 
-/* If the file `path`, which begins with the n bytes of head, is of a known kind, then -1, and *err
+/* If the file `path`, which begins with the n bytes of data, is of a known kind, then -1, and *err
  * has its message in place of what it had.  Else 0. */
-int foreign_file(const char *path, const void *head, size_t n, enum foreign_want want,
+int foreign_file(const char *path, const void *data, size_t n, enum foreign_want want,
                  struct err *err);
 /* The same for what the path names: a directory, what does not exist but may be a repository
  * (OWNER/NAME), or a regular file, whose first bytes are read. */

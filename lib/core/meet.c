@@ -407,7 +407,7 @@ lead(struct meet *m, struct err *err)
 static void
 pause_between(unsigned attempts)
 {
-    enum { FIRST_MS = 50, LAST_MS = 1000 };
+    const unsigned FIRST_MS = 50, LAST_MS = 1000;
     unsigned ms = attempts < 5 ? FIRST_MS << attempts : LAST_MS;
     const struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
     nanosleep(&t, NULL);
