@@ -430,7 +430,7 @@ begin() {
     done
     [ "$(wc -l <out)" -gt 4 ] || { cat err && false; }
     # In the order in which they were started.
-    mapfile -t rank < <(pgrep -P $pid | sort -n)
+    mapfile -t rank < <(children "$pid")
     [ "${#rank[@]}" -eq 3 ] || { cat err && false; }
     # Once they have met, no process listens.
     run ! grep socket <(find /proc/$pid/fd -printf '%l\n')
@@ -771,6 +771,11 @@ END
 END
 }
 
+# children PID: the processes that it has started, without pgrep, which a bare machine lacks.
+children() {
+    cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s/^\([0-9]*\) (.*) [A-Za-z] $1 .*/\1/p" | sort -n
+}
+
 @test "--gpus: another process of this machine cannot pose as a rank, since the name of the run is random" {
     [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
     local started pid i rank=() n=0
@@ -780,8 +785,9 @@ END
     started=$!
     for ((i = 0; i < 1200 && ${#rank[@]} < 2; i++)); do
         sleep 0.05
-        pid=$(pgrep -P $started trainstep) || continue
-        mapfile -t rank < <(pgrep -P "$pid" | sort -n)
+        pid=$(children $started)
+        [ -n "$pid" ] || continue
+        mapfile -t rank < <(children "$pid")
     done
     [ "${#rank[@]}" -eq 2 ] || { cat said && false; }
     for ((i = 0; i < 1200; i++)); do
