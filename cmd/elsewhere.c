@@ -62,8 +62,8 @@ static const struct {
 struct row {
     unsigned programs;
     const char *word; // folded: an option with its hyphens, or "option=value"
-    const char *ours; // what it is here, or NULL: it is not here
-    const char *text; // words about it; NULL: those of --help
+    const char *ours; // the option of this program that does it, or NULL
+    const char *text; // a remark; NULL stands for the words of --help
 };
 
 /* No word here is an option of its program. */

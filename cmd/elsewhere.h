@@ -13,7 +13,8 @@
 /* Append what the option is in program c: "here it is --lr X: ..." or "not here: ...".  name has
  * n bytes, with its hyphens.  False if the table does not have it. */
 bool elsewhere_option(struct buf *out, const struct cmd *c, const char *name, size_t n);
-/* The same for a value of one of our options. */
+/* Append what a value of one of our options is here: "here it is f16" or "not here: ...".  False if the
+ * table does not have it. */
 bool elsewhere_value(struct buf *out, const char *program, const char *option,
                      const char *value);
 /* Copy the n bytes of name, with small letters and hyphens, and a NUL behind them. */

@@ -19,11 +19,11 @@ struct learn {
         LEARN_REFUSED, // the value asks for what nibble cannot do
     } verdict;
     const char *key;
-    const char *wants;  // LEARN_REFUSED: what was expected
+    const char *wants;  // the expected value, if the verdict is LEARN_REFUSED
     bool only_answered; // the key means this only in a row with an answer
 };
 
-/* What a key in a message or in a row asks for.  value: JSON as it is written, or a cell of a
+/* Judge what a key in a message or in a row asks for.  value: JSON as it is written, or a cell of a
  * table, in which words may be in capitals and an empty value counts as null. */
 struct learn learn_judge(enum learn_place place, struct slice key, struct slice value);
 

@@ -75,7 +75,7 @@ take_part_learn(struct json *j, struct slice key)
                      l.key);
 }
 
-/* What the keys of a message said about learning it. */
+/* The keys of a message that include it in the loss or exclude it. */
 struct excluding {
     const char *included; // the key that asks for it; NULL: none
     size_t at;            // its value

@@ -533,7 +533,7 @@ END
     [ "$ended" -eq 75 ] || { echo "status $ended" && cat err && false; }
 }
 
-# connect PORT COUNT HOW: so many connections that say nothing, the beginning of a hello, or that of another run; the file
+# connect PORT COUNT HOW: makes COUNT connections that say nothing, the beginning of a hello, or that of another run; the file
 # ../connected says when they are there.  The process is $others; with HOW flood it goes on to connect for ever.
 connect() {
     python3 - "$@" 3>&- <<'PY' &
@@ -588,7 +588,7 @@ PY
     done
 }
 
-# lonely LIMIT: rank 0 of two, which may open so many files, ends since no rank comes, and counts the connections of
+# lonely LIMIT: rank 0 of two, which may open LIMIT files, ends since no rank comes, and counts the connections of
 # "connect".  If none of them came in that time, it gets more.
 lonely() {
     local seconds

@@ -61,7 +61,7 @@ running()
     echo "$pid"
 }
 
-# sees PATTERN [COUNT]: so many lines of the screen (1 or more) match within two minutes.
+# sees PATTERN [COUNT]: COUNT lines of the screen (default: 1 or more) match within two minutes.
 sees()
 {
     local n

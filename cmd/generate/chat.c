@@ -181,7 +181,7 @@ set_system(struct chat *c, const char *text, struct err *err)
     return rc;
 }
 
-/* Keep the first n tokens only.  They end with those of the system or with a complete turn. */
+/* Keep the first n tokens only.  The last of them ends the system message or a complete turn. */
 static void
 cut(struct chat *c, size_t n)
 {

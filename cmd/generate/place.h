@@ -15,8 +15,8 @@ struct place {
     struct slice field; // of a request, which an error is about; p NULL: none
 };
 
-/* The beginning of its object: what it is, its number, that of the answer if there are several, and
- * its id, a comma. */
+/* Append the beginning of the prompt's JSON object: its kind, its number, the number of the answer if
+ * there are several, its id, and a comma. */
 void place_head(struct buf *b, const struct place *p);
 /* Report an error in place of an answer, for which b gets with json an object, else an empty line
  * after words on stderr.  -1 with *err if the error is not the prompt's alone. */

@@ -13,7 +13,7 @@
 struct column {
     char *name;
     size_t len;
-    enum shape_key key; // SHAPE_KEYS: not a key of a shape
+    enum shape_key key; // SHAPE_KEYS if the column belongs to no shape
 };
 
 void
@@ -150,7 +150,7 @@ columns_read(struct columns *c, struct slice header, uint64_t offset,
 
 /* ---- what looks like a header ------------------------------------------------------- */
 
-/* As programs name columns: no sentence is one. */
+/* Whether the cell looks like the name of a column, which a sentence does not. */
 static bool
 is_name(const struct column *c)
 {

@@ -11,7 +11,7 @@ struct columns {
 };
 
 /* Read a header of UTF-8; -1 with err for a bad one, and for one without the columns of a pair
- * or a text.  Its messages begin with ": byte N: " or not, as those of row_parse. */
+ * or a text.  A message begins with ": byte N: " if it is about a place, as in row_parse. */
 int columns_read(struct columns *c, struct slice header, uint64_t offset,
                  const struct shape_names *names, struct err *err);
 /* Whether the first record of a text is such a header, or looks like another one: several names

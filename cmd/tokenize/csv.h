@@ -32,7 +32,7 @@ struct csv_fields {
     struct slice record;
     size_t at;         // of the next field
     bool done;         // no field is left
-    const char *wants; // an error: what was expected at byte .at of the record
+    const char *wants; // after an error: the expected text at byte .at of the record
 };
 void csv_open(struct csv_fields *f, struct slice record);
 /* The next field without its quotes; *doubled: quotes inside are still doubled.  false: no field

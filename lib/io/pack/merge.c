@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Beyond so many inputs, as shards are, files that only add are counted and not named. */
+/* If there are more inputs, as with shards, the files that only add tensors are counted, not named. */
 enum { MAX_NAMED = 4 };
 
 /* ---- two whole models -------------------------------------------------------------- */
