@@ -773,7 +773,8 @@ END
 
 # children PID: the processes that it has started, without pgrep, which a bare machine lacks.
 children() {
-    cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s/^\([0-9]*\) (.*) [A-Za-z] $1 .*/\1/p" | sort -n
+    # A process may end before cat comes to it.
+    (cat /proc/[0-9]*/stat 2>/dev/null || true) | sed -n "s/^\([0-9]*\) (.*) [A-Za-z] $1 .*/\1/p" | sort -n
 }
 
 @test "--gpus: another process of this machine cannot pose as a rank, since the name of the run is random" {

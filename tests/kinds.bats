@@ -122,6 +122,18 @@ EOT
     refuse "<stdin>: is a file of PyTorch * from safetensors.torch import save_file" datcat - <m.pt
 }
 
+@test "a text that has the letters of another kind where that has them is a text" {
+    python3 - <<'PY'
+row = b'{"text":"' + b"a" * 300 + b'"}\n'
+open("tar", "wb").write(row[:257] + b"ustar" + row[262:])
+open("parquet", "w").write("PAR1 is what a file begins with\n")
+open("zip", "w").write("BZh9 is what another begins with\n")
+PY
+    run -0 tokenize -t tokenizer.json --input jsonl -o out.tok tar
+    run -0 tokenize -t tokenizer.json --input lines -o out.tok parquet zip
+    datcat out.tok >/dev/null
+}
+
 @test "the line that helps: a command, with the name of the file in it" {
     refuse "; gzip -d x.jsonl.gz unpacks it" datcat x.jsonl.gz
     refuse "; gzip -dc <noname >NEW unpacks it" datcat noname

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -118,16 +119,15 @@ fill(struct err *err, const char *path, const char *what, enum foreign_want want
 
 static const struct magic {
     const char *bytes;
-    uint16_t at, n;
+    size_t n;
     enum use use;
     const char *what, *how;
 } magics[] = {
-    { "PAR1", 0, 4, FOR_DATA, "a Parquet file", PARQUET_TO_JSONL },
-    { "ARROW1\0", 0, 7, FOR_DATA, "a file of Arrow (Feather)", FEATHER_TO_JSONL },
-    { "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 0, 14, FOR_WEIGHTS,
+    { "PAR1", 4, FOR_DATA, "a Parquet file", PARQUET_TO_JSONL },
+    { "ARROW1\0", 7, FOR_DATA, "a file of Arrow (Feather)", FEATHER_TO_JSONL },
+    { "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, FOR_WEIGHTS,
       "an old file of PyTorch (a pickle)", TORCH_TO_SAFETENSORS },
-    { "7z\xbc\xaf\x27\x1c", 0, 6, FOR_ALL, "an archive of 7z", "7z x @ unpacks it" },
-    { "ustar", 257, 5, FOR_ALL, "an archive of tar", "tar -xf @ unpacks it" },
+    { "7z\xbc\xaf\x27\x1c", 6, FOR_ALL, "an archive of 7z", "7z x @ unpacks it" },
 };
 
 static const struct packer {
@@ -161,6 +161,22 @@ packed_file(const struct packer *p, const char *path, enum foreign_want want,
     else
         snprintf(how, sizeof how, "%s -dc <@ >NEW unpacks it", p->name);
     return fill(err, path, what, want, FOR_ALL, how);
+}
+
+/* The first block of an archive of tar: the sum of its bytes, where the eight digits of the
+ * sum count as blanks. */
+static bool
+is_tar(const uint8_t *head, size_t n)
+{
+    enum { BLOCK = 512, SUM = 148, DIGITS = 8, MAGIC = 257 };
+    unsigned long sum = 0;
+    char digits[DIGITS + 1] = "";
+    if (n < BLOCK || memcmp(head + MAGIC, "ustar", 5) != 0)
+        return false;
+    for (size_t i = 0; i < BLOCK; i++)
+        sum += i - SUM < DIGITS ? ' ' : head[i];
+    memcpy(digits, head + SUM, DIGITS);
+    return strtoul(digits, NULL, 8) == sum;
 }
 
 /* layer_0000.pt */
@@ -244,15 +260,20 @@ foreign_file(const char *path, const void *data, size_t n, enum foreign_want wan
 {
     static const char pointer[] = "version https://git-lfs.github.com/spec/";
     const uint8_t *head = data;
+    // A text may begin with the letters of a kind.
+    bool text = text_is_plain(data, n < FOREIGN_HEAD ? n : FOREIGN_HEAD);
     for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
         const struct magic *m = &magics[i];
-        if (n >= (size_t)m->at + m->n && memcmp(head + m->at, m->bytes, m->n) == 0)
+        if (!text && n >= m->n && memcmp(head, m->bytes, m->n) == 0)
             return fill(err, path, m->what, want, m->use, m->how);
     }
     for (size_t i = 0; i < sizeof packers / sizeof *packers; i++)
-        if (n > packers[i].n && memcmp(head, packers[i].bytes, packers[i].n) == 0 &&
-            !text_is_plain(data, n < FOREIGN_HEAD ? n : FOREIGN_HEAD))
+        if (!text && n > packers[i].n &&
+            memcmp(head, packers[i].bytes, packers[i].n) == 0)
             return packed_file(&packers[i], path, want, err);
+    if (is_tar(head, n))
+        return fill(err, path, "an archive of tar", want, FOR_ALL,
+                    "tar -xf @ unpacks it");
     if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0)
         return zip_file(path, head, n, want, err);
     if (is_arrow_stream(head, n))

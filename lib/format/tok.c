@@ -1022,7 +1022,10 @@ tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err
     struct slice none = { NULL, 0 };
     if (strcmp(path, "-") == 0)
         return tok_stream(r, STDIN_FILENO, path, none, flags, err);
-    if (begin(r, path, flags, err) < 0 ||
+    if (begin(r, path, flags, err) < 0)
+        return -1;
+    // Of a file the first bytes tell: check_kind.
+    if ((stat(path, &st) < 0 || S_ISDIR(st.st_mode)) &&
         foreign_path(path, FOREIGN_FOR_SAMPLES, err) < 0)
         return -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
