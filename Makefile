@@ -30,6 +30,7 @@ CORE_SRCS = \
 	lib/core/meet.c \
 	lib/core/map.c \
 	lib/core/names.c \
+	lib/core/nearest.c \
 	lib/core/num.c \
 	lib/core/os.c \
 	lib/core/outdir.c \
@@ -208,7 +209,6 @@ CMD_SRCS = \
 	cmd/elsewhere.c \
 	cmd/learn.c \
 	cmd/messages.c \
-	cmd/nearest.c \
 	cmd/number.c \
 	cmd/option.c \
 	cmd/ranks.c \

@@ -385,9 +385,15 @@ cmd_refuse_without_output(int n_operands, char **operand)
     const char *last = n_operands > 1 ? operand[n_operands - 1] : NULL;
     char q[TEXT_QUOTE];
     if (last && access(last, F_OK) < 0)
-        misuse("want -o OUT: expected -o %s? --help shows how",
-               text_quote(q, last, strlen(last)));
-    misuse("want -o OUT; --help shows how");
+        misuse("no output: expected -o %s?", text_quote(q, last, strlen(last)));
+    misuse("no output: expected -o OUT, as in %s -o OUT %s", program,
+           n_operands ? text_quote(q, operand[0], strlen(operand[0])) : "FILE");
+}
+
+void
+cmd_refuse_without(const char *operand, const struct cmd *c)
+{
+    misuse("no %s: expected %s", operand, c->synopsis);
 }
 
 char *

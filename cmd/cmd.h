@@ -83,6 +83,8 @@ void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *
                        size_t n_inputs);
 /* -o OUT is missing, perhaps because OUT was given as an operand. */
 _Noreturn void cmd_refuse_without_output(int n_operands, char **operand);
+/* The operand is missing, named as in the synopsis. */
+_Noreturn void cmd_refuse_without(const char *operand, const struct cmd *c);
 /* A copy of a string for the life of the program. */
 char *cmd_copy(const char *text);
 /* Where large temporary data may go: TMPDIR or /var/tmp. */

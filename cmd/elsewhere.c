@@ -631,8 +631,8 @@ put_option(struct buf *out, const struct cmd *c, const struct row *r)
         i++;
     const struct cmd_option *o = &c->options[i];
     const char *words = r->text ? r->text : o->help, *mark = strstr(words, "%s");
-    buf_printf(out, "here it is --%s%s%s", o->name, o->arg && *o->arg != '[' ? " " : "",
-               o->arg ? o->arg : "");
+    buf_printf(out, "unknown option: here it is --%s%s%s", o->name,
+               o->arg && *o->arg != '[' ? " " : "", o->arg ? o->arg : "");
     if (!mark)
         buf_printf(out, ": %s", words);
 }
@@ -647,7 +647,7 @@ elsewhere_option(struct buf *out, const struct cmd *c, const char *name, size_t 
     if (r->ours)
         put_option(out, c, r);
     else
-        buf_printf(out, "not here: %s", r->text);
+        buf_printf(out, "no such option here: %s", r->text);
     return !out->failed;
 }
 
@@ -664,6 +664,6 @@ elsewhere_value(struct buf *out, const char *program, const char *option,
     if (!r)
         return false;
     buf_printf(out, "%s%s",
-               r->ours ? "here it is " : "not here: ", r->ours ? r->ours : r->text);
+               r->ours ? "here it is " : "unknown here: ", r->ours ? r->ours : r->text);
     return !out->failed;
 }

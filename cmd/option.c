@@ -74,7 +74,7 @@ cmd_refuse_word(const char *option, const char *arg, const char *want)
     char q[TEXT_QUOTE];
     text_quote(q, arg, strlen(arg));
     if (elsewhere_value(&here, cmd_program(), option, arg))
-        misuse("--%s: %s: %s: want %s", option, q, here.data, want);
+        misuse("--%s: %s: %s; want %s", option, q, here.data, want);
     misuse("--%s: %s: want %s", option, q, want);
 }
 

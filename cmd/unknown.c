@@ -4,7 +4,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/elsewhere.h"
-#include "cmd/nearest.h"
+#include "lib/core/nearest.h"
 
 #include <getopt.h>
 #include <string.h>
@@ -18,7 +18,7 @@ check_elsewhere(const struct cmd *c, const char *word)
     struct buf here = { 0 };
     size_t n = strcspn(word, "=");
     if (elsewhere_option(&here, c, word, n))
-        misuse("%.*s: unknown option: %s", (int)n, word, here.data);
+        misuse("%.*s: %s", (int)n, word, here.data);
     buf_free(&here);
 }
 

@@ -50,6 +50,12 @@ override OUT := $(call path,$(OUT))
 
 # $(call quoted,TEXT): one word to a shell.
 quoted = '$(subst ','\'',$1)'
+# $(call small_name,NAME): the name in capitals, if it has none.
+small_name = $(shell case $(call quoted,$1) in (*[!a-z0-9_]* | [!a-z]*) ;; (*) echo $(call quoted,$1) | tr a-z A-Z ;; esac)
+check_small = $(if $2,$(error $1=: settings have capitals: want $2=))
+# Names of settings are capitals: make would take the others without a word.
+$(foreach n,$(foreach w,$(MAKEOVERRIDES),$(if $(findstring =,$w),$(firstword $(subst =, ,$w)))),$(call \
+	check_small,$n,$(call small_name,$n)))
 # $(call number,NAME...,MOST): each of these settings is a whole number from 1 to MOST, without
 # which it is the largest that programs take.  numbers: each of their words is.
 number = $(foreach n,$1,$(call check_number,$n,$($n),$(or $2,4294967295),a whole number))
@@ -72,7 +78,7 @@ input_list = $(foreach f,$($1),$(if $(call odd_name,$f),$(error $1=$($1): want n
 needed = $(foreach n,$1,$(if $(strip $($n)),,$(error $n is empty: see "make help")))
 # $(check_model): MODEL, if it is set, is a model directory; its name becomes absolute.
 check_model = $(if $(MODEL),$(call plain,MODEL)$(if $(wildcard $(call path,$(MODEL))/config.json),,$(error \
-	MODEL=$(MODEL): no config.json is there: want a model directory))$(eval \
+	MODEL=$(MODEL): no config.json is there: want a model directory; hf download OWNER/NAME --local-dir DIR fetches one))$(eval \
 	override MODEL := $(call path,$(MODEL))))
 # $(call one_of,NAME,WORD...)
 one_of = $(if $(and $(filter 1,$(words $($1))),$(filter $2,$($1))),,$(error $1=$($1): want one of $2))

@@ -57,7 +57,7 @@ bin() {
     : >few/ODD
     : >few/DAMAGED
     NIBBLE_BIN=fake run -1 runbad list few
-    [ "$(grep -c '^FAIL' <<<"$output")" -eq 7 ]
+    [ "$(grep -c '^FAIL' <<<"$output")" -eq 7 ] || { echo "$output" && false; }
 }
 
 @test "every class of bad file is refused, every damage found" {

@@ -27,20 +27,31 @@ t() { trainstep -q -d "$IN/ids.tok" --batch 3 "$@"; }
 
 # The vocabulary has 97 ids: 1.5 ln(97) is 6.862.
 @test "a loss above that of guessing for ten steps is warned of once, with what to do" {
-    cp "$IN/start.ckpt" m.ckpt
-    run -0 --separate-stderr t --lr 10 -n 30 m.ckpt
+    # Two steps spoil the model; those that follow change nothing.
+    cp "$IN/start.ckpt" bad.ckpt
+    t --lr 0.5 -n 2 bad.ckpt >/dev/null
+    cp bad.ckpt m.ckpt
+    run -0 --separate-stderr t --lr 1e-9 --until 32 m.ckpt
     [ "$(grep -c 'the loss was above 6.862 for 10 steps' <<<"$stderr")" -eq 1 ]
     [[ $stderr == *'--lr'*'--stop-if-worse'* ]]
     # It comes with the tenth such step, and not before.
     n=$(awk -F '\t' 'NR > 1 { high = $2 > 6.862 ? high + 1 : 0; if (high == 10) { print $1; exit } }' <<<"$output")
     [[ $stderr == *"step $n: the loss was above"* ]]
-    cp "$IN/start.ckpt" m.ckpt
-    run -0 --separate-stderr t --lr 10 -n $((n - 1)) m.ckpt
-    [[ $stderr != *'the loss was above'* ]]
+    run -0 --separate-stderr t --lr 1e-9 --until $((n - 1)) bad.ckpt
+    [ -z "$stderr" ]
     # A training that learns says nothing.
     cp "$IN/start.ckpt" m.ckpt
     run -0 --separate-stderr t --lr 1e-2 -n 30 m.ckpt
     [ -z "$stderr" ]
+}
+
+@test "a loss far above that of guessing is warned of at once, and once" {
+    cp "$IN/start.ckpt" m.ckpt
+    run -0 --separate-stderr t --lr 10 -n 30 m.ckpt
+    n=$(awk -F '\t' 'NR > 1 && $2 > 4 * log(97) { print $1; exit }' <<<"$output")
+    [ "$n" -lt 10 ]
+    [[ $stderr == *"step $n: the loss is "*', and that of equal probabilities for all tokens is 4.575: '*'--lr'* ]]
+    [ "$(grep -c 'has diverged: ' <<<"$stderr")" -eq 1 ]
 }
 
 @test "a gradient of zeros is warned of once" {

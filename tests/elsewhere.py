@@ -64,14 +64,14 @@ def check(program, table, word, ours, text, helps):
     """What is wrong with a row."""
     if table == "options":
         got = run(program, word)
-        want = f"{program}: {word}: unknown option: "
-        want += f"here it is --{ours}" if ours else f"not here: {text}"
+        want = f"{program}: {word}: "
+        want += f"unknown option: here it is --{ours}" if ours else f"no such option here: {text}"
         answer = f"--{ours} {text or ''}" if ours else text
     else:
         option, value = word.split("=", 1)
         got = run(program, "--" + option, value)
         want = f"{program}: --{option}: {value}: "
-        want += f"here it is {ours}: want " if ours else f"not here: {text}: want "
+        want += f"here it is {ours}; want " if ours else f"unknown here: {text}; want "
         answer = f"{ours or ''} {text or ''}"
         first = re.split(r"[ ,]", ours)[0] if ours else None
         if first and not re.search(r"want .*\b%s\b" % re.escape(first.split(":")[0]), got.stderr):

@@ -221,7 +221,7 @@ PY
         -p 3 "$IN/sweep.ckpt"
     refuse 'none.ckpt: "model.layers.0.self_attn.q_proj.weight" is f32: --compute fp8 needs projections in NVFP4' \
         generate -q --device cpu --compute fp8 --ids -p 3 "$IN/none.ckpt"
-    refuse '--compute: fp4: not here: --activations nvfp4 multiplies in NVFP4: want one of auto, f32, bf16, fp8' steps --compute fp4 "$IN/sweep.ckpt"
+    refuse '--compute: fp4: unknown here: --activations nvfp4 multiplies in NVFP4; want one of auto, f32, bf16, fp8' steps --compute fp4 "$IN/sweep.ckpt"
 }
 
 @test "how many weights are rounded is said once: none of sweepfp8, else as Python counts them" {

@@ -1522,7 +1522,7 @@ PY
     run -2 --separate-stderr generate --score s.tok --kl-model "$M/u.safetensors" "$t"
     [[ $stderr == *'its vocab_size is '*': models that are compared have the same' ]]
     run -2 --separate-stderr generate --score s.tok --kl-model nosuch "$t"
-    [[ $stderr == 'generate: nosuch: No such file or directory' ]]
+    [[ $stderr == 'generate: nosuch: No such file or directory: expected a model or another file of tensors' ]]
     run -2 --separate-stderr generate --score s.tok --kl-model "$t" --kl s.a "$t"
     [[ $stderr == *'--kl-model: not with --kl: '* ]]
     run -2 --separate-stderr generate --score - --kl-model - "$t" <s.tok

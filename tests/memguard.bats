@@ -124,7 +124,7 @@ EOF
     run -2 guard -- touch began
     run -2 guard -l 0 -- touch began
     run -2 --separate-stderr guard -l 0 -g 0 -a 0.0 -- touch began
-    [[ $stderr == 'memguard: nothing to watch; want '* ]]
+    [[ $stderr == 'memguard: nothing to watch: expected '* ]]
     run -2 guard -l 1
     [ ! -e began ]
     # A limit of zero beside another one: it would end all at once if it counted.

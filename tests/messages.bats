@@ -29,7 +29,7 @@ setup() {
     python3 "$HERE/messages.py" list "$root" >all.txt
     # The list is one of messages, and the check finds what is in no class.
     [ "$(wc -l <all.txt)" -gt 800 ]
-    grep -q $'^cmd/trainstep/trainstep.c:[0-9]*\tgive one CHECKPOINT to train; --help shows how$' all.txt
+    grep -q $'^cmd/trainstep/trainstep.c:[0-9]*\tfound %d operands: expected one CHECKPOINT; -d FILE takes samples$' all.txt
     run -0 python3 "$HERE/messages.py" check "$root"
     mkdir -p tree/cmd tree/lib tree/kernels tree/man
     cp "$root/man/nibble.7" tree/man
@@ -46,10 +46,10 @@ setup() {
         trainstep -d start.ckpt ids.tok
     refuse 'ids.tok: holds samples: expected a CHECKPOINT, and -d ids.tok' trainstep ids.tok
     refuse 'want one MODEL, found 2 operands: -p TEXT gives a prompt' generate model.safetensors hello
-    refuse 'want -o OUT: expected -o new.dat? --help shows how' datpack model.safetensors new.dat
-    refuse 'want -o OUT: expected -o new.dat? --help shows how' nvquant model.safetensors new.dat
-    refuse 'want -o OUT; --help shows how' datpack model.safetensors
-    refuse 'model.safetensors: not a checkpoint; datpack --to ckpt makes one' trainstep model.safetensors
+    refuse 'no output: expected -o new.dat?' datpack model.safetensors new.dat
+    refuse 'no output: expected -o new.dat?' nvquant model.safetensors new.dat
+    refuse 'no output: expected -o OUT, as in datpack -o OUT model.safetensors' datpack model.safetensors
+    refuse 'model.safetensors: not a checkpoint: expected one; datpack --to ckpt -o run.ckpt model.safetensors makes it' trainstep model.safetensors
     # A model from a pipe is there.
     touch '1 2'
     datpack -q -o pipe.dat start.ckpt
@@ -73,12 +73,12 @@ setup() {
         refuse "$text: byte 0: is a text: expected a .tok" trainstep -d ids.tok --eval $text start.ckpt
         refuse "$text: byte 0: is a text: expected a .tok" generate --score $text model.safetensors
         [ "$text" != config.json ] || continue
-        refuse "$text: byte 0: is a text: expected tensors; tokenize makes samples" trainstep $text
-        refuse "$text: byte 0: is a text: expected tensors" datcat $text
+        refuse "$text: byte 0: is a text: expected a model or another file of tensors" trainstep $text
+        refuse "$text: byte 0: is a text: expected a model or another file of tensors" datcat $text
     done
     refuse 'config.json: is a file that belongs to a model: expected a model' trainstep config.json
     : >none
-    refuse 'none: byte 0: it is empty: expected a .tok of samples' trainstep -d none start.ckpt
+    refuse 'none: is empty: expected a .tok of samples' trainstep -d none start.ckpt
     # Whatever the name of a .dat holds, it is read as one.
     cp train.tsv text.dat
     run -2 --separate-stderr datcat text.dat
@@ -106,7 +106,7 @@ setup() {
 }
 
 @test "what is no option of a program, but of another one" {
-    local words='--quant: unknown option: not here: the checkpoint has its quantizer; datpack --to ckpt --quant NAME makes one with another'
+    local words='--quant: no such option here: the checkpoint has its quantizer; datpack --to ckpt --quant NAME makes one with another'
     refuse "$words" trainstep --quant sweep start.ckpt
     refuse "$words" trainstep --quant=sweep start.ckpt
     refuse "$words" trainstep start.ckpt --quant sweep
@@ -154,7 +154,7 @@ setup() {
     run ! grep a.ckpt words
     [ -L link.ckpt ]
     [ "$(datcat --meta far/a.ckpt | json "d['meta']['state']['step']")" -eq 1 ]
-    refuse 'no/dir/x.ckpt: no lock can be made beside it: No such file' trainstep -d ids.tok -o no/dir/x.ckpt start.ckpt
+    refuse 'no/dir/x.ckpt: there is no directory no' trainstep -d ids.tok -o no/dir/x.ckpt start.ckpt
     [[ $stderr != *nibble-lock* ]]
     # Where there is no tokenizer the place is named that was looked at.
     refuse 'want -t tokenizer.json: none was given, and there is no ./tokenizer.json; it comes with the model' \

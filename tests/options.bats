@@ -162,20 +162,20 @@ EOT
         refuse "$o: unknown option: here it is --accum A: passes of a step" trainstep $o=4 start.ckpt
         refuse "$o: unknown option: here it is --accum A: passes of a step" trainstep start.ckpt $o
     done
-    refuse '--optim: unknown option: not here: AdamW is the only optimizer' trainstep --optim adamw_8bit x
-    refuse '--lora_r: unknown option: not here: nibble trains all weights' trainstep --lora_r 16 x
+    refuse '--optim: no such option here: AdamW is the only optimizer' trainstep --optim adamw_8bit x
+    refuse '--lora_r: no such option here: nibble trains all weights' trainstep --lora_r 16 x
     refuse '--max_steps: unknown option: here it is --until STEP' trainstep --max_steps 60 x
-    refuse '--loss: L1: here it is scalar: want one of ce, scalar' trainstep --loss L1 x
+    refuse '--loss: L1: here it is scalar; want one of ce, scalar' trainstep --loss L1 x
     refuse '--schedule: cosine_with_warmup: here it is cosine, with --warmup N' trainstep --schedule cosine_with_warmup x
-    refuse '--device: gpu: here it is cuda: want cpu, cuda, cuda:N or auto' generate --device gpu x
+    refuse '--device: gpu: here it is cuda; want cpu, cuda, cuda:N or auto' generate --device gpu x
     refuse '--dtype: Float16: here it is f16' nvquant --dequant --dtype Float16 -o x.dat y
     # Letters: alone, in one word with others, and where the first of them is one of ours.
-    refuse '-m: unknown option: not here: MODEL is an operand' generate -m model.safetensors -p x
-    refuse '-ngl: unknown option: not here: all layers are on' generate model.safetensors -ngl 99
+    refuse '-m: no such option here: MODEL is an operand' generate -m model.safetensors -p x
+    refuse '-ngl: no such option here: all layers are on' generate model.safetensors -ngl 99
     refuse '-cnv: unknown option: here it is --chat' generate -cnv model.safetensors
     refuse '-c: unknown option: here it is --context N' generate -qc 4096 model.safetensors
-    refuse '-fa: unknown option: not here: attention' generate -fa model.safetensors
-    refuse '-hf: unknown option: not here: nothing is downloaded; hf download' generate -hf a/b
+    refuse '-fa: no such option here: attention' generate -fa model.safetensors
+    refuse '-hf: no such option here: nothing is downloaded; hf download' generate -hf a/b
     # An argument that looks like one of these is an argument.
     run -2 --separate-stderr generate -p -m nosuch.safetensors
     [[ $stderr == *'nosuch.safetensors: No such file'* ]]

@@ -65,7 +65,9 @@ column()
         run -0 experiment $e help
         [[ $output == *"  all "* && $output == *"  MODEL "* ]]
         run -2 experiment $e MODEL="$root/doc"
-        [[ $output == *"MODEL=$root/doc: no config.json is there"* ]]
+        [[ $output == *"MODEL=$root/doc: no config.json is there"*'; hf download '* ]]
+        run -2 experiment $e model=x
+        [[ $output == *'model=: settings have capitals: want MODEL='* ]]
     done
     run -2 experiment quantizers QUANTIZERS='sweep round'
     run -2 experiment quantizers RUNS=0

@@ -216,7 +216,7 @@ def bad_streams():
     broken = dict(HEADER)
     del broken["vocab"]
     out = {
-        "empty": (b"", "it is empty"),
+        "empty": (b"", "is empty"),
         "magic": (b"\x89NIBCK\r\n" + ok[8:], "magic"),
         "crlf": (ok[:6] + b"\n" + ok[8:], "magic"),
         "version": (end(head(version=2), []), "version 1, found 2"),

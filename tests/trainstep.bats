@@ -1101,8 +1101,8 @@ PY
 @test "options that make no sense" {
     cp "$IN/small.ckpt" m.ckpt
     t() { refuse -2 "$1" trainstep -q -d "$IN/ids.tok" "${@:2}"; }
-    t "give one CHECKPOINT to train"
-    t "give one CHECKPOINT to train" m.ckpt m.ckpt
+    t "no CHECKPOINT: expected trainstep "
+    t "found 2 operands: expected one CHECKPOINT" m.ckpt m.ckpt
     t "--lr: -1" --lr -1 m.ckpt
     t "--lr: nan" --lr nan m.ckpt
     t "--beta2" --beta2 1 m.ckpt

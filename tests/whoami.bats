@@ -643,6 +643,9 @@ PY
     printf 'a\tb\nq\t\377\n' >latin.tsv
     run -2 small OUT="$PWD/out" DATA="$PWD/latin.tsv" all
     [[ $output == *"latin.tsv: line 2: expected UTF-8"* && $output != *Traceback* ]]
+    printf 'PAR1\x15\x04\x15\x12' >x.parquet
+    run -2 small OUT="$PWD/out" DATA="$PWD/x.parquet" all
+    [[ $output == *"tokenize: $PWD/x.parquet: is a Parquet file: "*" writes JSONL"* ]]
     printf 'a\tb\nq\ta\0b\n' >nul.tsv
     run -2 small OUT="$PWD/out" DATA="$PWD/nul.tsv" all
     [[ $output == *"nul.tsv: line 2: "* ]]

@@ -92,7 +92,7 @@ check_combination(const struct config_datcat *c, int operands)
     bool listing = a == LIST || a == JSON || a == NDJSON || a == TSV;
     bool rows = listing || a == NAMES || a == DIFF;
     if (operands < 1)
-        misuse("want a FILE; --help shows how");
+        cmd_refuse_without("FILE", &c->cmd);
     if (a == DIFF && operands != 2)
         misuse("--diff: want two files, found %d", operands);
     if (operands > 1 &&

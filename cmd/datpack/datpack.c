@@ -104,7 +104,7 @@ check_combination(const struct pack *c, int operands)
     if (c->init && operands > 0)
         misuse("--init: takes no INPUT");
     if (!c->init && operands < 1)
-        misuse("want an INPUT; --help shows how");
+        cmd_refuse_without("INPUT", &cmd);
     if (c->like && (c->init || ckpt || kind->dialect))
         misuse("--like: goes with inputs and a .dat or safetensors output");
     bool typed = c->dtype > WISH_KEEP;

@@ -8,7 +8,7 @@
 #include "cmd/generate/source.h"
 #include "cmd/generate/transcript.h"
 
-#include "cmd/nearest.h"
+#include "lib/core/nearest.h"
 #include "lib/core/num.h"
 
 #include <stdarg.h>

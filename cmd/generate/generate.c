@@ -375,7 +375,7 @@ main(int argc, char **argv)
         misuse("want one MODEL, found %d operands: -p TEXT gives a prompt",
                argc - first);
     if (argc - first != 1)
-        misuse("want one MODEL; --help shows how");
+        cmd_refuse_without("MODEL", &cfg.cmd);
     cfg.model = argv[first];
     check_swapped(&cfg);
     if (cfg.score)

@@ -728,8 +728,11 @@ prompts_answer(struct session *s, bool *all)
     *all = p->refused == 0;
     if (rc == 0 && c->cmd.verbose)
         report(p);
-    if (rc == 0 && c->requests && p->next == 0 && !c->cmd.quiet)
+    bool nothing = rc == 0 && !typed && p->next == 0 && !c->cmd.quiet;
+    if (nothing && c->requests)
         warn("<stdin>: no requests");
+    else if (nothing)
+        warn("<stdin>: no prompts: expected one a line, or -p TEXT");
     if (rc == 0 && c->json && p->refused)
         warn("%llu of %llu prompts could not be answered: see \"error\"",
              (unsigned long long)p->refused, (unsigned long long)p->next);

@@ -7,6 +7,7 @@
 #include "cmd/memguard/start.h"
 #include "cmd/memguard/tree.h"
 #include "lib/core/machine.h"
+#include "lib/core/num.h"
 #include "lib/core/os.h"
 #include "lib/core/text.h"
 
@@ -102,6 +103,22 @@ static const struct cmd_option options[] = {
     CMD_COMMON(self.cmd),
 };
 
+/* The limit may have been given as the command. */
+static _Noreturn void
+refuse_without_limit(const char *command)
+{
+    char q[TEXT_QUOTE];
+    uint64_t bytes;
+    text_quote(q, command, strlen(command));
+    if (num_gb(&bytes, command))
+        misuse("nothing to watch: expected --limit %s -- COMMAND, if %s are GB of host "
+               "memory",
+               q, q);
+    misuse("nothing to watch: expected --limit, --gpu-limit or --available above 0, as "
+           "in memguard --limit 8 -- %s",
+           q);
+}
+
 static void
 parse(int argc, char **argv)
 {
@@ -110,9 +127,9 @@ parse(int argc, char **argv)
         cmd_parse(&self.cmd, options, sizeof options / sizeof *options, argc, argv);
     f->command = argv + first;
     if (first == argc)
-        misuse("no command; want memguard [OPTION]... -- COMMAND [ARGUMENT]...");
+        cmd_refuse_without("COMMAND", &self.cmd);
     if (!f->host && !f->gpu && !f->available)
-        misuse("nothing to watch; want --limit, --gpu-limit or --available above 0");
+        refuse_without_limit(argv[first]);
     f->watches_gpu = f->gpu > 0;
 }
 

@@ -69,8 +69,10 @@ check_combination(const struct pack *c, int operands)
     const struct traits *kind = writer_traits(c->to);
     bool quants = c->quant || c->share || c->variant || c->criterion || c->exhaustive ||
                   c->importance || c->hessian;
-    if (operands != 1)
-        misuse("want one INPUT; --help shows how");
+    if (operands < 1)
+        cmd_refuse_without("INPUT", &cmd);
+    if (operands > 1)
+        misuse("want one INPUT, found %d operands: -o OUT names the output", operands);
     if (c->dequantize && (quants || c->report || c->torchsharp))
         misuse("--dequant: goes with --dtype, not with what quantizes");
     if (!c->dequantize && c->dtype)

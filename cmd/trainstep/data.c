@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- reading -------------------------------------------------------------------------- */
 
@@ -51,8 +52,11 @@ read_samples(struct data *d, struct tok_reader *t, const char *path,
     struct tok_sample s;
     size_t before = d->n;
     int rc;
-    if (tok_open(t, path, TOK_KEEP, &err) < 0)
-        die_err(&err);
+    if (tok_open(t, path, TOK_KEEP, &err) < 0) {
+        bool nothing = strcmp(path, "-") == 0 && t->have == 0 && err.kind == ERR_FORMAT;
+        die(cmd_status(&err), "%s%s", err.msg,
+            nothing ? ", or -d FILE, which takes one" : "");
+    }
     const struct tok_header *h = &t->header;
     if (h->has_vocab && h->vocab > c->vocab)
         die(EXIT_TROUBLE,
@@ -72,6 +76,20 @@ read_samples(struct data *d, struct tok_reader *t, const char *path,
             "standard "
             "error which lines it skips",
             t->name);
+}
+
+void
+data_check_file(const char *path)
+{
+    struct err err = { 0 };
+    struct tok_reader t;
+    struct stat st;
+    if (!path || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) ||
+        strcmp(path, "-") == 0)
+        return;
+    if (tok_open(&t, path, 0, &err) < 0)
+        die_err(&err);
+    tok_close(&t);
 }
 
 void

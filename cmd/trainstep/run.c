@@ -83,8 +83,10 @@ open_checkpoint(struct run *r, const char *path)
     if (!r->in.training.master && store_check_model(&r->in, &r->err) < 0)
         die_err(&r->err);
     if (!r->in.training.master)
-        die(EXIT_TROUBLE, "%s: not a checkpoint; datpack --to ckpt makes one",
-            r->in.name);
+        die(EXIT_TROUBLE,
+            "%s: not a checkpoint: expected one; datpack --to ckpt -o run.ckpt %s "
+            "makes it",
+            r->in.name, r->in.name);
     if (!r->in.config.p)
         die(EXIT_TROUBLE, "%s: it holds no configuration", r->in.name);
     if (config_parse(&r->c, r->in.name, r->in.config, &r->err) < 0 ||
@@ -959,6 +961,8 @@ end_at_once(struct run *r)
                 r->in.name, (unsigned long long)r->in_step, files[i]);
     if (r->o->out && !r->o->dry_run)
         check_out(r);
+    data_check_file(r->o->data);
+    data_check_file(r->o->eval);
     if (!r->o->cmd.quiet)
         warn(
             "%s: at step %llu: nothing to do; -n, --until or --epochs takes more steps "

@@ -266,8 +266,12 @@ check_operands(const struct options *o, int n, char **operand)
                text_quote(b, o->data, strlen(o->data)), a, b);
     if (samples < n)
         misuse("%s: holds samples: expected a CHECKPOINT, and -d %s", a, a);
-    if (n != 1)
-        misuse("give one CHECKPOINT to train; --help shows how");
+    if (n == 0)
+        misuse("no CHECKPOINT: expected %s; datpack --to ckpt -o run.ckpt MODEL makes "
+               "one",
+               o->cmd.synopsis);
+    if (n > 1)
+        misuse("found %d operands: expected one CHECKPOINT; -d FILE takes samples", n);
 }
 
 /* FILE, or another rank's: m.json, m.rank1.json. */

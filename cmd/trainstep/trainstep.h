@@ -103,6 +103,8 @@ struct data {
     } ids, label, position, first, is_taught;
 };
 
+/* Where no sample is needed: die unless the file, if it is one, begins as samples do.  NULL: not given. */
+void data_check_file(const char *path);
 /* Read all samples and check them against the model; dies. */
 void data_open(struct data *d, const char *path, const struct config *c);
 /* One sample of that many positions, all of them targets, that is in no file: for a plan. */
@@ -194,7 +196,8 @@ struct watch {
     double best;    // lowest loss of a step; 0: none
     uint64_t worse; // steps in a row whose loss was above --stop-if-worse times that
     uint64_t high;  // steps in a row whose loss was worse than guessing
-    bool zeros;     // a gradient of zeros was warned of
+    bool warned;    // of a loss that is worse than guessing
+    bool zeros;     // of a gradient of zeros
 };
 
 /* Streams that a run writes while it trains. */

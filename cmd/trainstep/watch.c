@@ -4,25 +4,39 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Consecutive steps that make a sign: one hard batch is none. */
 enum { STEPS = 10 };
 
+/* Bounds of the loss, in losses of guessing: of those steps, and of a single one. */
+static const double worse = 1.5, far_worse = 4;
+
 /* A cross-entropy of ln(V) is that of equal probabilities. */
 static void
 warn_of_guessing(struct run *r, double loss)
 {
-    const double limit = 1.5 * log((double)r->c.vocab);
+    const double guessing = log((double)r->c.vocab);
     struct watch *w = &r->watch;
-    w->high = loss > limit ? w->high + 1 : 0;
-    if (r->s.loss != LOSS_CE || w->high != STEPS)
+    char words[64];
+    w->high = loss > worse * guessing ? w->high + 1 : 0;
+    if (r->s.loss != LOSS_CE || w->warned)
         return;
-    warn("step %llu: the loss was above %.4g for %d steps, 1.5 times that of equal "
-         "probabilities for all tokens: the training has diverged: begin again from an "
-         "earlier checkpoint with a lower --lr or a longer --warmup; --stop-if-worse 3 "
-         "ends such a run before it saves",
-         (unsigned long long)r->t.step, limit, STEPS);
+    if (w->high == STEPS)
+        snprintf(words, sizeof words, "was above %.4g for %d steps", worse * guessing,
+                 STEPS);
+    else if (loss > far_worse * guessing)
+        snprintf(words, sizeof words, "is %.4g", loss);
+    else
+        return;
+    w->warned = true;
+    warn("step %llu: the loss %s, and that of equal probabilities for all tokens is "
+         "%.4g: "
+         "the training has diverged: begin again from an earlier checkpoint with a "
+         "lower "
+         "--lr or a longer --warmup; --stop-if-worse 3 ends such a run before it saves",
+         (unsigned long long)r->t.step, words, guessing);
 }
 
 static void

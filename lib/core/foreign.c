@@ -3,6 +3,8 @@
 #include "lib/core/foreign.h"
 
 #include "lib/core/buf.h"
+#include "lib/core/nearest.h"
+#include "lib/core/path.h"
 #include "lib/core/text.h"
 
 #include <ctype.h>
@@ -288,6 +290,9 @@ foreign_file(const char *path, const void *data, size_t n, enum foreign_want wan
                     "");
     if (want != FOREIGN_FOR_TEXT && is_web_page(data, n))
         return fill(err, path, "a web page", want, FOR_ALL, DOWNLOAD);
+    if (want == FOREIGN_FOR_TOKENIZER && n && *head != '{' && !text)
+        return fill(err, path, "no text", want, FOR_ALL,
+                    "the directory of the model that was downloaded has one");
     return 0;
 }
 
@@ -455,28 +460,61 @@ is_repository(const char *path)
     return (suffix == 0 || i < suffix) && stat(owner, &st) < 0;
 }
 
+/* Append a name of the same directory that is near to that of the path. */
+static void
+put_near_name(struct buf *b, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *leaf = slash ? slash + 1 : path;
+    struct buf dir = { 0 };
+    struct dirent **entries;
+    char q[TEXT_QUOTE];
+    buf_printf(&dir, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
+    // In order, so that of two equally near ones the message has always the same.
+    int n = dir.failed ? -1 : scandir(dir.data, &entries, NULL, alphasort);
+    struct nearest near = nearest_to(leaf, strlen(leaf));
+    for (int i = 0; i < n; i++)
+        nearest_try(&near, entries[i]->d_name);
+    if (near.word)
+        buf_printf(b, "; there is %s%s", slash ? dir.data : "",
+                   text_quote(q, near.word, strlen(near.word)));
+    for (int i = 0; i < n; i++)
+        free(entries[i]);
+    if (n >= 0)
+        free(entries);
+    buf_free(&dir);
+}
+
 static int
 foreign_absent(const char *path, enum foreign_want want, struct err *err)
 {
     char q[TEXT_QUOTE];
     bool data = want == FOREIGN_FOR_TEXT || want == FOREIGN_FOR_SAMPLES;
+    struct buf b = { 0 };
     text_quote(q, path, strlen(path));
     if (strncmp(path, "https://", 8) == 0 || strncmp(path, "http://", 7) == 0)
         return fill(err, path, "an address, from which nothing is downloaded", want,
                     FOR_ALL, DOWNLOAD);
-    if (want == FOREIGN_FOR_TOKENIZER && !path[strspn(path, "0123456789")])
-        return err_set(err, ERR_IO,
-                       "%s: No such file or directory: expected %s; -j %s sets the "
-                       "number of threads",
-                       q, wanted[want], q);
-    if (!is_repository(path))
-        return 0;
+    buf_printf(&b, "%s: No such file or directory", *path ? q : "\"\"");
+    bool repository = is_repository(path);
+    char *missing = repository ? NULL : path_missing_directory(path);
+    if (missing)
+        buf_printf(&b, ": there is no directory %s", missing);
+    buf_printf(&b, ": expected %s", wanted[want]);
+    if (want == FOREIGN_FOR_TOKENIZER && *path && !path[strspn(path, "0123456789")])
+        buf_printf(&b, "; -j %s sets the number of threads", q);
+    else if (repository)
+        buf_printf(&b,
+                   "; if it is a repository of Hugging Face, hf download %s%s "
+                   "--local-dir %s fetches it",
+                   q, data ? " --repo-type dataset" : "", strchr(path, '/') + 1);
+    else if (!missing && is_plain(path))
+        put_near_name(&b, path);
+    free(missing);
     *err = (struct err){ 0 };
-    return err_set(err, ERR_IO,
-                   "%s: No such file or directory: expected %s; if it is a repository "
-                   "of Hugging Face, hf download %s%s --local-dir %s fetches it",
-                   q, wanted[want], q, data ? " --repo-type dataset" : "",
-                   strchr(path, '/') + 1);
+    err_fill(err, b.failed ? ERR_MEMORY : ERR_IO, "%s",
+             b.failed ? "out of memory for a message" : b.data);
+    buf_free(&b);
+    return -1;
 }
 
 /* ---- whatever it is --------------------------------------------------------------- */

@@ -44,7 +44,7 @@ open_lock(struct lock *l, bool *made, const char *name, struct err *err)
     if (l->fd < 0 && errno == EEXIST)
         l->fd = open(l->path, HOW, 0666);
     if (l->fd < 0 && errno != ELOOP && errno != EISDIR)
-        return err_set(err, ERR_IO, "%s: no lock can be made beside it:", name);
+        return path_cannot_make(l->path, name, "no lock can be made beside it", err);
     return l->fd < 0 || fstat(l->fd, &st) < 0 || !S_ISREG(st.st_mode)
                ? in_the_way(l, name, err)
                : 0;

@@ -76,6 +76,41 @@ path_target(const char *path)
     return at;
 }
 
+char *
+path_missing_directory(const char *path)
+{
+    struct buf dir = { 0 }, shown = { 0 };
+    struct stat st;
+    bool missing = false;
+    for (const char *slash = path; !missing && (slash = strchr(slash, '/')); slash++) {
+        dir.len = 0;
+        buf_add(&dir, path, (size_t)(slash - path));
+        missing =
+            slash > path && !dir.failed && stat(dir.data, &st) < 0 && errno == ENOENT;
+    }
+    if (missing)
+        text_escape(&shown, dir.data, dir.len);
+    buf_free(&dir);
+    if (shown.failed)
+        buf_free(&shown);
+    return shown.data;
+}
+
+int
+path_cannot_make(const char *path, const char *name, const char *failed,
+                 struct err *err)
+{
+    int why = errno;
+    char *missing = why == ENOENT ? path_missing_directory(path) : NULL;
+    if (missing)
+        err_set(err, ERR_IO, "%s: there is no directory %s", name, missing);
+    errno = why;
+    if (!missing)
+        err_set(err, ERR_IO, "%s: %s:", name, failed);
+    free(missing);
+    return -1;
+}
+
 bool
 path_has_name(const char *path)
 {

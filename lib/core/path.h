@@ -26,6 +26,13 @@ char *path_escape(const char *path);
 /* dir/.NAME and the suffix, for a path dir/NAME; a long name is cut, with a hash of it.
  * To be freed; NULL: out of memory. */
 char *path_beside(const char *path, const char *suffix);
+/* The first directory that path leads through and that does not exist, escaped for messages.  To be
+ * freed; NULL: all exist. */
+char *path_missing_directory(const char *path);
+/* A file at path could not be made, as errno tells: the error, `failed` and the words of errno unless
+ * a directory is missing.  -1. */
+int path_cannot_make(const char *path, const char *name, const char *failed,
+                     struct err *err);
 /* Whether a write to path would land on one of those names, which a run may remove:
  * writers must refuse them, with path_reserved as the reason. */
 bool path_is_reserved(const char *path);

@@ -3,6 +3,7 @@
 #include "lib/core/temp.h"
 
 #include "lib/core/os.h"
+#include "lib/core/path.h"
 #include "lib/core/text.h"
 
 #include <dirent.h>
@@ -122,8 +123,8 @@ cannot_open(const struct temp *t, struct err *err)
 {
     if (errno == ELOOP || errno == ENOTDIR || errno == EISDIR || errno == ENXIO)
         return in_the_way(t, err);
-    return err_set(err, ERR_IO,
-                   "%s: cannot create a temporary one beside it:", t->name);
+    return path_cannot_make(t->path, t->name, "cannot create a temporary one beside it",
+                            err);
 }
 
 /* The descriptor, -1, or AGAIN: another process was at the same name. */

@@ -100,7 +100,7 @@ bool
 text_is_plain(const char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if ((uint8_t)p[i] < ' ' && !strchr("\t\n\r", p[i]))
+        if ((uint8_t)p[i] < ' ' && p[i] != '\t' && p[i] != '\n' && p[i] != '\r')
             return false;
     size_t whole = utf8_whole(p, n);
     return n > 0 && utf8_check(p, whole) == whole;

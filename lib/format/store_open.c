@@ -119,10 +119,9 @@ open_file(struct store *s)
         return err_set(s->err, ERR_FORMAT, "%s: byte 0: the file is empty", s->name);
     if (!is_text(s))
         return read_and_check(s) < 0 ? file_refused(s) : 0;
-    err_fill(
-        s->err, ERR_FORMAT,
-        "%s: byte 0: is a text: expected tensors; tokenize makes samples of a text",
-        s->name);
+    err_fill(s->err, ERR_FORMAT,
+             "%s: byte 0: is a text: expected a model or another file of tensors",
+             s->name);
     return file_refused(s);
 }
 

@@ -39,6 +39,7 @@ Equal options give equal files everywhere; fewer rows than an option wants are a
 """
 import argparse
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../demo"))
@@ -249,6 +250,10 @@ def read_rows(path, known, taught=()):
                 sys.exit("data.py: %s: %s: its prompt is taught by %s of %s, %s"
                          % (path, place, first, where, prompt))
             rows.append(("-", prompt, target))
+    except rowfile.NoText as e:
+        # tokenize knows more kinds, and what converts them.
+        known = subprocess.run(["tokenize", "-q", "-o", os.devnull, path], check=False)
+        sys.exit(known.returncode or "data.py: %s: %s" % (path, e))
     except rowfile.Bad as e:
         sys.exit("data.py: %s: %s" % (path, e))
     if not rows:

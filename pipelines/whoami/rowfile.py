@@ -10,16 +10,23 @@ other names    prompt, TAB, target; empty lines and lines that begin with # are 
 import csv
 import io
 import json
+import re
 
 
 class Bad(Exception):
     """What is wrong with a row, and what was expected."""
 
 
+class NoText(Bad):
+    """The file is of another kind."""
+
+
 def text_of(path):
     """The text of a file; Bad if it is not UTF-8."""
     with open(path, "rb") as f:
         raw = f.read()
+    if re.search(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]", raw[:512]):
+        raise NoText("is no text: expected TSV, CSV or JSONL")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as e:

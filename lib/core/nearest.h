@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* nearest: which of some words a misspelled one may mean. */
-#ifndef NIBBLE_CMD_NEAREST_H
-#define NIBBLE_CMD_NEAREST_H
+#ifndef NIBBLE_CORE_NEAREST_H
+#define NIBBLE_CORE_NEAREST_H
 
 #include <stddef.h>
 

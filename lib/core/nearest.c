@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* nearest: see nearest.h. */
-#include "cmd/nearest.h"
+#include "lib/core/nearest.h"
 
 #include <stdbool.h>
 #include <stdint.h>
