@@ -264,7 +264,7 @@ cmd_isa(void)
     bool amx = strcmp(want, "amx") == 0;
     enum isa isa = amx ? isa_best() : isa_named(want);
     if (isa == ISA_COUNT)
-        die(EXIT_TROUBLE, "NIBBLE_ISA=\"%s\": want scalar, avx2, avx512 or amx",
+        die(EXIT_TROUBLE, "NIBBLE_ISA=%s: want " ISA_CHOICES,
             text_quote(q, want, strlen(want)));
     if (!isa_have(isa) || (amx && !have_amx()))
         die(EXIT_TROUBLE, "NIBBLE_ISA=%s: this CPU does not have it", want);

@@ -120,7 +120,10 @@ put_found(struct buf *b, const struct columns *c)
             buf_printf(b, "\"%s\"",
                        text_quote(q, name.p, name.n < MAX_NAME ? name.n : MAX_NAME));
     }
-    if (c->n == 1 && strpbrk(c->v->name, ";\t"))
+    // No NUL ends a name.
+    const struct column *only = c->n == 1 ? c->v : NULL;
+    if (only &&
+        (memchr(only->name, ';', only->len) || memchr(only->name, '\t', only->len)))
         buf_str(b, ": fields are separated by commas");
 }
 

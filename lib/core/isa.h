@@ -21,6 +21,15 @@ enum isa {
     ISA_COUNT
 };
 
+/* What a user may ask for by NIBBLE_ISA; amx is ISA_AVX512 with tiles. */
+#if defined __x86_64__
+#define ISA_CHOICES "scalar, avx2, avx512 or amx"
+#elif defined __aarch64__
+#define ISA_CHOICES "scalar or neon"
+#else
+#define ISA_CHOICES "scalar"
+#endif
+
 const char *isa_name(enum isa isa);
 /* ISA_COUNT when there is no such name here. */
 enum isa isa_named(const char *name);
