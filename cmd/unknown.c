@@ -121,10 +121,25 @@ by_words(const struct cmd *c, const char *name)
     return found;
 }
 
+/* Whether both are the same without their hyphens. */
+static bool
+joins(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        a += *a == '-';
+        b += *b == '-';
+        if (*a != *b || !*a)
+            return *a == *b;
+    }
+}
+
 static const char *
 guess(const struct cmd *c, const char *name)
 {
     struct nearest near = nearest_to(name, strlen(name));
+    for (size_t i = 0; i < c->n_options; i++)
+        if (joins(c->options[i].name, name))
+            return c->options[i].name;
     for (size_t i = 0; i < c->n_options; i++)
         nearest_try(&near, c->options[i].name);
     return near.word ? near.word : by_words(c, name);

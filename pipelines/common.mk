@@ -50,12 +50,10 @@ override OUT := $(call path,$(OUT))
 
 # $(call quoted,TEXT): one word to a shell.
 quoted = '$(subst ','\'',$1)'
-# $(call small_name,NAME): the name in capitals, if it has none.
-small_name = $(shell case $(call quoted,$1) in (*[!a-z0-9_]* | [!a-z]*) ;; (*) echo $(call quoted,$1) | tr a-z A-Z ;; esac)
-check_small = $(if $2,$(error $1=: settings have capitals: want $2=))
-# Names of settings are capitals: make would take the others without a word.
-$(foreach n,$(foreach w,$(MAKEOVERRIDES),$(if $(findstring =,$w),$(firstword $(subst =, ,$w)))),$(call \
-	check_small,$n,$(call small_name,$n)))
+# Names that are no settings: make takes any without a word.
+wrong := $(if $(strip $(MAKEOVERRIDES)),$(shell $(PIPELINES)/settings.sh $(call quoted,$(MAKEOVERRIDES)) $(ROOT)/Makefile \
+	$(wildcard $(PIPELINES)/*.mk) $(CURDIR)/Makefile))
+$(if $(wrong),$(error $(wrong)))
 # $(call number,NAME...,MOST): each of these settings is a whole number from 1 to MOST, without
 # which it is the largest that programs take.  numbers: each of their words is.
 number = $(foreach n,$1,$(call check_number,$n,$($n),$(or $2,4294967295),a whole number))

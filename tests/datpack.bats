@@ -191,6 +191,16 @@ print(json.load(sys.stdin)["config"]["tie_word_embeddings"])'
 
 # ---- containers -------------------------------------------------------------
 
+@test "--rename: an NVFP4 pair does not come to stand beside a plain tensor of its name" {
+    nvquant -q -o four.dat "$IN/tied.dat"
+    pair=$(datcat --names four.dat | sed -n 's/\.q_proj\.weight$/.q_proj.weight/p' | head -n 1)
+    for out in r.dat r.safetensors; do
+        refuse_pack 'the name "x.weight.qdata" would stand beside a plain tensor' -s "$pair" -s model.norm.weight \
+            --rename "$pair=x" --rename model.norm.weight=x.weight -o $out four.dat
+        pack -s "$pair" -s model.norm.weight --rename "$pair=x" --rename model.norm.weight=y.weight -o $out four.dat
+    done
+}
+
 @test "the container is told by the suffix or by --to" {
     pack -o a.dat "$IN/plain.dat"
     cmp a.dat "$IN/plain.dat"

@@ -42,6 +42,13 @@ pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 123\
 put("p.safetensors", pointer)
 put("p.dat", pointer)
 put("p.json", pointer)
+put("x.mp3", b"ID3\x04\0\0\0\0\x1f\x76" + bytes(80))
+put("x.mp4", b"\0\0\0\x18ftypmp42" + bytes(80))
+put("x.png", b"\x89PNG\r\n\x1a\n" + bytes(80))
+put("utf16.jsonl", '{"text":"a"}\n'.encode("utf-16"))
+pathlib.Path("hf").mkdir()
+put("hf/config.json", pathlib.Path("config.json").read_bytes())
+put("hf/model.safetensors", pointer)
 put("page.safetensors", b"<!DOCTYPE html>\n<html><body>Not Found</body></html>\n")
 def tensors(name, names):
     h = {n: {"dtype": "F32", "shape": [2], "data_offsets": [8 * i, 8 * i + 8]} for i, n in enumerate(names)}
@@ -102,6 +109,9 @@ x.jsonl.xz|compressed by xz
 x.jsonl.bz2|compressed by bzip2
 x.zip|a zip archive
 x.tar|an archive of tar
+x.mp3|a sound (MP3)
+x.mp4|a film or a sound (MP4)
+x.png|an image (PNG)
 m.pt|a file of PyTorch (a zip archive)
 pytorch_model.bin|a file of PyTorch (a zip archive)
 layer_0000.pt|a layer that a TorchSharp script has saved
@@ -142,6 +152,7 @@ PY
     refuse "; unzip x.zip unpacks it" datcat x.zip
     refuse "; git -C . lfs pull fetches the file" datcat p.safetensors
     refuse "; git -C $PWD lfs pull fetches the file" datcat "$PWD/p.dat"
+    refuse "no output: expected -o new.tok?" tokenize -t tokenizer.json texts/a.jsonl new.tok
     refuse "begin from the last .dat that was exported" datcat layer_0000.pt
     refuse "; it holds m-f16.gguf: name that instead" generate -p x gguf/
     refuse "; it holds checkpoint-40: name that instead" generate -p x trainer
@@ -177,6 +188,9 @@ splits|a datasets directory with several splits
 hub|a directory of Parquet files
 EOT
     refuse "x.jsonl.gz: is compressed by gzip: expected JSONL * gzip -d x.jsonl.gz unpacks it" tokenize -o out.tok x.jsonl.gz
+    refuse "utf16.jsonl: is a text in UTF-16: expected JSONL * iconv -f UTF-16 -t UTF-8 <utf16.jsonl >NEW makes it UTF-8" \
+        tokenize -o out.tok utf16.jsonl
+    refuse "hf/model.safetensors: is a pointer of git-lfs, not the file itself" datcat hf
     refuse "x.jsonl.gz: is compressed by gzip: expected a .tok" trainstep -d x.jsonl.gz start.ckpt
     refuse "m.pt: is a file of PyTorch (a zip archive): expected JSONL" tokenize -o out.tok m.pt
     refuse "texts: is a directory: expected JSONL, CSV, TSV, lines of text or ids; name its files: texts/*.jsonl" \

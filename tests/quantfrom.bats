@@ -172,6 +172,13 @@ trainstep: from step 3 on the forward pass uses NVFP4 weights (sweep)" ]
         awk -v a="$loss" -v b="$(jsonl "[x['eval_loss'] for x in d if 'eval_loss' in x][${step%:*} - 1]" <log.jsonl)" \
             'BEGIN { d = a / b - 1; exit !(a > 1 && d < 1e-6 && d > -1e-6) }'
     done
+    # So it is in a run that begins there, also if its first step is the first quantized one.
+    for step in 1 2 3; do
+        steps -n $step --quant-from 3 -f -o b.ckpt "$IN/sweep.ckpt"
+        steps -n 1 --eval "$IN/held.tok" --eval-first --log first.$step b.ckpt
+        [ "$(jsonl "[x['eval_loss'] for x in d if 'eval_loss' in x][0]" <first.$step)" = \
+            "$(jsonl "[x['eval_loss'] for x in d if 'eval_loss' in x][$step - 1]" <log.jsonl)" ]
+    done
     # generate's default is the checkpoint's quantizer, before the first quantized step as well.
     steps -n 1 --quant-from 3 -f -o b.ckpt "$IN/sweep.ckpt"
     generate -q --device cpu --score "$IN/held.tok" b.ckpt >of.default

@@ -658,6 +658,20 @@ both() {
     refuse '-o x.csv: a .tok is written' tokenize -t "$T" -f -o x.csv r.csv
 }
 
+@test "--prompt-key, --answer-key: a name that excludes rows elsewhere is that of a text here" {
+    local key n
+    for key in label train weight loss_weight tools; do
+        printf 'text,%s\nthe sky is blue,true\nthe sky is green,false\na feather,0\n' $key >named.csv
+        python3 -c 'import csv, json, sys
+for row in csv.DictReader(open("named.csv")): print(json.dumps(row))' >named.jsonl
+        for f in named.csv named.jsonl; do
+            run -0 --separate-stderr tokenize -t "$T" --prompt-key text --answer-key $key --emit ids $f
+            [[ $stderr == *' 3 rows, '*' 0 skipped'* ]] || { echo "$key $f: $stderr" && false; }
+            [ "$(wc -l <<<"$output")" -eq 3 ]
+        done
+    done
+}
+
 @test "csv: a table under another kind's name is recognised" {
     local hint='; it looks like CSV: try --input csv' head
     for head in 'prompt,completion\na b,c d' 'instruction,input,output\na,b,c' 'text\nsome words' \

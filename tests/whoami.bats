@@ -646,6 +646,16 @@ PY
     printf 'PAR1\x15\x04\x15\x12' >x.parquet
     run -2 small OUT="$PWD/out" DATA="$PWD/x.parquet" all
     [[ $output == *"tokenize: $PWD/x.parquet: is a Parquet file: "*" writes JSONL"* ]]
+    run -2 small OUT="$PWD/out" DATA="$PWD" all
+    [[ $output == *"data.py: $PWD: Is a directory: expected a file of rows"* && $output != *Traceback* ]]
+    # make takes any name; what is no setting is refused, with the one that may be meant.
+    for s in DATASET:DATA MODLE:MODEL LR:LR1 EPOCHS:EPOCHS1; do
+        run -2 small OUT="$PWD/out" "${s%:*}=x" all
+        [[ $output == *"${s%:*}=: there is no such setting: want ${s#*:}=?;"* ]]
+    done
+    run -2 small OUT="$PWD/out" COLOUR=x all
+    [[ $output == *'COLOUR=: there is no such setting; "make help" lists them'* ]]
+    run -0 small OUT="$PWD/out" LR7=1e-4 V=1 NVCC= help
     printf 'a\tb\nq\ta\0b\n' >nul.tsv
     run -2 small OUT="$PWD/out" DATA="$PWD/nul.tsv" all
     [[ $output == *"nul.tsv: line 2: "* ]]

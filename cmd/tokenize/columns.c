@@ -207,8 +207,10 @@ take_field(struct object *o, const struct column *c, struct slice field, bool do
             return err_set(o->j->err, ERR_MEMORY, "out of memory for a field");
         field = (struct slice){ text, csv_undouble(text, field) };
     }
-    if (c->key != SHAPE_KEYS)
+    if (c->key != SHAPE_KEYS) {
         o->value[c->key] = field;
+        return 0;
+    }
     struct learn l = learn_judge(LEARN_ROW, name_of(c), field);
     if (l.verdict == LEARN_EXCLUDED)
         o->excluded = l;

@@ -271,14 +271,16 @@ take_keys(struct object *o, const struct shape_names *names)
     while ((more = json_key(j, &key)) > 0) {
         enum shape_key k = shape_key(key, names);
         bool seen = k < SHAPE_KEYS && o->value[k].p;
-        if (slice_is(key, "tools"))
+        if (k != SHAPE_KEYS && row_once(j, &seen, key_names[k]) == 0)
+            json_skip(j, &o->value[k]);
+        else if (k != SHAPE_KEYS)
+            continue;
+        else if (slice_is(key, "tools"))
             messages_refuse_tools(j, "tools");
         else if (slice_is(key, "functions"))
             messages_refuse_tools(j, "functions");
-        else if (k == SHAPE_KEYS)
+        else
             take_learn(o, key);
-        else if (row_once(j, &seen, key_names[k]) == 0)
-            json_skip(j, &o->value[k]);
     }
     return more < 0 ? -1 : json_end(j);
 }

@@ -239,6 +239,9 @@ check_operands(const struct config_tokenize *c, char **paths, size_t n, struct e
         stdins += is_stdin;
         if (stdins > 1)
             return err_set(err, ERR_USAGE, "-: standard input can be read once");
+        if (i > 0 && i + 1 == n && !cmd_given(&c->cmd, "output") &&
+            slice_ends(slice_of(paths[i]), ".tok") && access(paths[i], F_OK) < 0)
+            cmd_refuse_without_output((int)n, paths);
         if (!is_stdin && foreign_path(paths[i], FOREIGN_FOR_TEXT, err) < 0)
             return -1;
         if ((is_stdin ? fstat(STDIN_FILENO, &st) : stat(paths[i], &st)) < 0)
@@ -445,6 +448,10 @@ main(int argc, char **argv)
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     settle(&cfg);
     char **paths = first < argc ? argv + first : standard_input;
+    if (first == argc && !cfg.cmd.quiet && isatty(STDIN_FILENO) &&
+        isatty(STDERR_FILENO))
+        warn("rows are read from the terminal, Ctrl-D ends; a FILE is read in its "
+             "place");
     if (run(&cfg, paths, first < argc ? (size_t)(argc - first) : 1, &err) < 0)
         die_err(&err);
     cmd_close_stdout();

@@ -222,8 +222,10 @@ settle_quant_from(struct run *r)
             r->in.name);
     if (r->layout.quant)
         r->quantizer = r->in.quant.name;
-    // A run that begins behind the switch never needs the earlier form.
-    bool before = run_before_quant(r, r->in_step + 1);
+    // A run that begins behind the switch never needs the earlier form.  An evaluation of the step
+    // that the checkpoint is at has that step's.
+    uint64_t first = r->o->eval && r->in_step > 0 ? r->in_step : r->in_step + 1;
+    bool before = run_before_quant(r, first);
     r->layout.quant_from = before ? settings_quant_from(&r->s) : 0;
     if (run_before_quant(r, r->end))
         r->layout.quant = r->layout.activations = NULL;

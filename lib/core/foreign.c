@@ -52,7 +52,7 @@
 #define DOWNLOAD "hf download OWNER/NAME --local-dir DIR fetches a model"
 
 /* What a command converts: then it is of use to some only. */
-enum use { FOR_ALL, FOR_DATA, FOR_WEIGHTS };
+enum use { FOR_ALL, FOR_DATA, FOR_WEIGHTS, FOR_NONE };
 
 static const char *const wanted[] = {
     [FOREIGN_FOR_TENSORS] = "a model or another file of tensors",
@@ -129,6 +129,14 @@ static const struct magic {
     { "ARROW1\0", 7, FOR_DATA, "a file of Arrow (Feather)", FEATHER_TO_JSONL },
     { "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, FOR_WEIGHTS,
       "an old file of PyTorch (a pickle)", TORCH_TO_SAFETENSORS },
+    { "\x89PNG\r\n\x1a\n", 8, FOR_NONE, "an image (PNG)", "" },
+    { "\xff\xd8\xff", 3, FOR_NONE, "an image (JPEG)", "" },
+    { "%PDF-", 5, FOR_NONE, "a PDF", "" },
+    { "ID3", 3, FOR_NONE, "a sound (MP3)", "" },
+    { "RIFF", 4, FOR_NONE, "a sound or a film (RIFF)", "" },
+    { "\x7f"
+      "ELF",
+      4, FOR_NONE, "a program (ELF)", "" },
     { "7z\xbc\xaf\x27\x1c", 6, FOR_ALL, "an archive of 7z", "7z x @ unpacks it" },
 };
 
@@ -273,6 +281,12 @@ foreign_file(const char *path, const void *data, size_t n, enum foreign_want wan
         if (!text && n > packers[i].n &&
             memcmp(head, packers[i].bytes, packers[i].n) == 0)
             return packed_file(&packers[i], path, want, err);
+    if (!text && n >= 12 && memcmp(head + 4, "ftyp", 4) == 0)
+        return fill(err, path, "a film or a sound (MP4)", want, FOR_NONE, "");
+    if (want == FOREIGN_FOR_TEXT && n >= 2 &&
+        (memcmp(head, "\xff\xfe", 2) == 0 || memcmp(head, "\xfe\xff", 2) == 0))
+        return fill(err, path, "a text in UTF-16", want, FOR_ALL,
+                    "iconv -f UTF-16 -t UTF-8 <@ >NEW makes it UTF-8");
     if (is_tar(head, n))
         return fill(err, path, "an archive of tar", want, FOR_ALL,
                     "tar -xf @ unpacks it");

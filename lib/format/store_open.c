@@ -48,6 +48,18 @@ file_refused(struct store *s)
     return -1;
 }
 
+/* The same for a directory, of whose files one may be of such a kind. */
+static int
+directory_refused(struct store *s)
+{
+    for (size_t i = 0; i < s->n_files && s->err->kind == ERR_FORMAT; i++)
+        if (foreign_file(s->files[i].name, s->files[i].data, s->files[i].size,
+                         FOREIGN_FOR_TENSORS, s->err) < 0)
+            return -1;
+    foreign_path(s->path, FOREIGN_FOR_TENSORS, s->err);
+    return -1;
+}
+
 /* What is no .dat may be a container that cannot be read from standard input: then that
  * is the better message. */
 static int
@@ -148,11 +160,7 @@ store_open(struct store *s, const char *path, const struct store_options *opt,
     if (exists && S_ISDIR(st.st_mode)) {
         s->kind = container_of_directory;
         s->is_directory = true;
-        if (read_and_check(s) < 0) {
-            foreign_path(path, FOREIGN_FOR_TENSORS, err);
-            return -1;
-        }
-        return 0;
+        return read_and_check(s) < 0 ? directory_refused(s) : 0;
     }
     if (!exists && foreign_path(path, FOREIGN_FOR_TENSORS, err) < 0)
         return -1;

@@ -26,6 +26,17 @@ name_misfit(const struct writer *w, struct names *names, size_t i)
     return there > 0 ? "would stand there twice" : NULL;
 }
 
+/* Whether the entry has the codes of an NVFP4 pair beside which a plain tensor has the pair's name. */
+static bool
+has_plain_twin(const struct names *names, struct slice name)
+{
+    static const char codes[] = ".weight.qdata";
+    if (!slice_ends(name, codes))
+        return false;
+    name.n -= strlen(".qdata");
+    return names_find(names, name) >= 0;
+}
+
 /* Whether the NVFP4 pair of that name has the other spelling, too. */
 static bool
 is_spelt_twice(const struct names *names, struct slice name)
@@ -54,6 +65,8 @@ check_names(struct writer *w)
         bad = w->t[i].name;
         if (is_spelt_twice(&names, slice_of(bad)))
             why = "would stand beside the other spelling of its NVFP4 pair";
+        else if (has_plain_twin(&names, slice_of(bad)))
+            why = "would stand beside a plain tensor of its NVFP4 pair's name";
     }
     names_free(&names);
     if (w->err->kind || !why)

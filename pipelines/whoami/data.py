@@ -256,6 +256,8 @@ def read_rows(path, known, taught=()):
         sys.exit(known.returncode or "data.py: %s: %s" % (path, e))
     except rowfile.Bad as e:
         sys.exit("data.py: %s: %s" % (path, e))
+    except OSError as e:
+        sys.exit("data.py: %s: %s: expected a file of rows" % (path, e.strerror))
     if not rows:
         sys.exit("data.py: %s: it has no row" % path)
     return rows
