@@ -26,6 +26,8 @@ export LC_ALL=C
 bin=${NIBBLE_BIN:-$PWD/bin}
 build=${NIBBLE_BUILD:-$PWD/build}
 export NIBBLE_BIN=$bin NIBBLE_BUILD=$build
+# Programs look for the backend beside themselves, and those of tests/gpu are elsewhere.
+[ ! -e "$bin/libnibble-cuda.so" ] || export NIBBLE_CUDA=${NIBBLE_CUDA:-$bin/libnibble-cuda.so}
 passed=0 failed=0 skipped=0
 
 say() { printf '%s\n' "$*"; }
