@@ -1288,6 +1288,9 @@ PY
     for n in '' $'\n\n'; do
         printf %s "$n" >prompts
         run -0 --separate-stderr bash -c 'generate --batch 4 "$1" <prompts' bash "$x"
+        [ -z "$output" ]
+        [ "$stderr" = 'generate: <stdin>: no prompts: expected one a line, or -p TEXT' ]
+        run -0 --separate-stderr bash -c 'generate -q --batch 4 "$1" <prompts' bash "$x"
         [ -z "$output$stderr" ]
         run -0 --separate-stderr bash -c 'generate --batch 4 --input jsonl "$1" <prompts' bash "$x"
         [ -z "$output" ]

@@ -78,7 +78,7 @@ setup() {
     done
     refuse 'config.json: is a file that belongs to a model: expected a model' trainstep config.json
     : >none
-    refuse 'none: is empty: expected a .tok of samples' trainstep -d none start.ckpt
+    refuse 'none: byte 0: is empty: expected a .tok of samples' trainstep -d none start.ckpt
     # Whatever the name of a .dat holds, it is read as one.
     cp train.tsv text.dat
     run -2 --separate-stderr datcat text.dat

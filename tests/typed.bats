@@ -631,7 +631,7 @@ for name in (os.environ["M"] + "/tokenizer.json", m):
     t.line("/save " + name)
     t.sees("^generate: /save: .*: is an input: expected a new name$")
 t.line("/save nodir/x")
-t.sees("^generate: /save: nodir/x: .*No such file or directory$")
+t.sees("^generate: /save: nodir/x: there is no directory nodir$")
 t.line("/save talk.jsonl")
 t.sees("^generate: /save: talk.jsonl: 1 turn written$")
 t.line("/reset")

@@ -558,7 +558,8 @@ check_kind(struct tok_reader *r)
     size_t n = r->have - r->pos;
     if (n == 0)
         return err_set(r->err, ERR_FORMAT,
-                       "%s: is empty: expected a .tok of samples, which tokenize makes",
+                       "%s: byte 0: is empty: expected a .tok of samples, which "
+                       "tokenize makes",
                        r->name);
     if (*r->data != *magic &&
         foreign_file(r->name, r->data, n, FOREIGN_FOR_SAMPLES, r->err) < 0)
