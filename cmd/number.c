@@ -73,15 +73,17 @@ fault_of(char out[FAULT], const char *arg, enum form form, double low)
                  text_quote(q, rest, strlen(rest)));
         return out;
     }
+    double v = strtod(arg, NULL);
     if (is_whole(form) && memchr(arg, '.', n))
-        return "is no whole number";
+        return v > 0 && v < 1 ? "is a share, and a count is wanted"
+                              : "is no whole number";
     if (is_whole(form) && n > strspn(arg, "+-0123456789"))
         return "has an exponent";
     if (*arg == '-')
         return "is negative";
     if (is_whole(form) && *arg == '+')
         return "has a sign";
-    return strtod(arg, NULL) < low ? "is too small" : "is too large";
+    return v < low ? "is too small" : "is too large";
 }
 
 /* The argument is misuse: say what is wrong, then what was expected. */

@@ -127,6 +127,7 @@ EOT
 -1|is negative
 +1|has a sign
 1.5|is no whole number
+0.1|is a share, and a count is wanted
 1e3|has an exponent
 nan|is not finite
 EOT

@@ -682,7 +682,8 @@ for row in csv.DictReader(open("named.csv")): print(json.dumps(row))' >named.jso
         refuse "$hint" tokenize -t "$T" --input ids --count plain
     done
     # Sentences are lines, whatever commas they have.
-    for head in 'Hello, world\nHow are you, then' 'yes,no\nfoo' 'One.\nTwo.' 'a b,c d\ne,f'; do
+    for head in 'Hello, world\nHow are you, then' 'yes,no\nfoo' 'One.\nTwo.' 'a b,c d\ne,f' \
+        '[中文](a.md)\nmore'; do
         printf '%b\n' "$head" >plain
         refuse '; it looks like lines of text: try --input lines' tokenize -t "$T" --count plain
     done

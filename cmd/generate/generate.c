@@ -371,6 +371,11 @@ main(int argc, char **argv)
     cfg.where.threads = cmd_threads(NULL);
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
+    if (argc - first > 1 && cmd_given(&cfg.cmd, "force"))
+        misuse(
+            "want one MODEL, found %d operands: -f is --force; standard input has the "
+            "prompts of a file: generate MODEL <FILE",
+            argc - first);
     if (argc - first > 1)
         misuse("want one MODEL, found %d operands: -p TEXT gives a prompt",
                argc - first);

@@ -90,6 +90,18 @@ kind_of_json(struct slice line)
                : INPUT_JSONL;
 }
 
+/* Whether the line begins an object or an array, as "[a link](to a page)" does not. */
+static bool
+begins_json(struct slice line)
+{
+    size_t i = 1;
+    if (line.n == 0 || line.p[0] != '[')
+        return line.n > 0 && line.p[0] == '{';
+    while (i < line.n && line.p[i] == ' ')
+        i++;
+    return i == line.n || strchr("{[\"]-0123456789tfn", line.p[i]);
+}
+
 /* The kind of a text whose line is the first with content, no JSON and no comment. */
 static enum input
 kind_of_line(struct slice text, struct slice line, const struct shape_names *names)
@@ -109,7 +121,7 @@ kind_of_text(struct slice text, const struct shape_names *names, enum input othe
         line = line_trim(whole);
         if (memchr(line.p, '\0', line.n) || utf8_check(line.p, line.n) != line.n)
             return otherwise;
-        if (line.n && strchr("[{", line.p[0]))
+        if (begins_json(line))
             return kind_of_json(line);
         if (line.n && line.p[0] != '#')
             return kind_of_line((struct slice){ text.p + begin, text.n - begin }, whole,
