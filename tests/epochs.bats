@@ -223,6 +223,16 @@ WORDS
     [ "$(find . -name '*.step*' -printf '%f\n' | sort | paste -sd ' ')" = 'o.ckpt.step3 o.ckpt.step6' ]
 }
 
+# bats test_tags=native
+@test "--keep-last: an older copy that cannot be removed is said" {
+    [ -e "$FAILIO_SO" ] || skip "there is no $FAILIO_SO"
+    fresh m.ckpt
+    run -0 --separate-stderr env LD_PRELOAD="$FAILIO_SO" FAILIO='unlink:*:EACCES:/m.ckpt.step' \
+        trainstep -q -d "$IN/ids.tok" -n 3 --save-every 1 --keep-last 1 m.ckpt
+    [[ $stderr == *'trainstep: m.ckpt.step1: an older copy cannot be removed: Permission denied'* ]]
+    [ "$(copies)" = 'm.ckpt.step1 m.ckpt.step2 m.ckpt.step3' ]
+}
+
 @test "--keep-last leaves alone what is not an older copy" {
     fresh m.ckpt
     cp m.ckpt m.ckpt.step99

@@ -298,6 +298,16 @@ is_listed(const struct buf *list, uint64_t step)
     return false;
 }
 
+static bool
+remove_copy(const char *path)
+{
+    char q[TEXT_QUOTE];
+    if (unlink(path) == 0)
+        return true;
+    warn("%s: an older copy cannot be removed:", text_quote(q, path, strlen(path)));
+    return false;
+}
+
 /* Whether there are more copies that --keep-last made than it keeps; with `remove` the older ones
  * are removed. */
 static bool
@@ -310,7 +320,7 @@ has_older(const struct run *r, const struct buf *list, bool remove)
         char *path = name_copy(r, steps[i]);
         bool is_older = is_listed(list, steps[i]) && !is_kept(r->o, steps[i]) &&
                         step_of(path) == (int64_t)steps[i];
-        has |= is_older && (!remove || unlink(path) == 0);
+        has |= is_older && (!remove || remove_copy(path));
         free(path);
     }
     free(steps);
