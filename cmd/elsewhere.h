@@ -11,8 +11,7 @@
 #include "lib/core/buf.h"
 
 /* Append what the option is in program c: "unknown option: here it is --lr X: ..." or "no such option
- * here: ...".  name has
- * n bytes, with its hyphens.  False if the table does not have it. */
+ * here: ...".  name has n bytes, with its hyphens.  False if the table does not have it. */
 bool elsewhere_option(struct buf *out, const struct cmd *c, const char *name, size_t n);
 /* Append what a value of one of our options is here: "here it is f16" or "unknown here: ...".  False if the
  * table does not have it. */

@@ -6,13 +6,16 @@
 #   settings.sh GIVEN FILE...     GIVEN: $(MAKEOVERRIDES); FILE: Makefiles, those of experiments
 #                                 with a line "#: NAME  what it is" for each setting
 #
-# The first name that is none is printed, with the one that may be meant.
+# It prints the first name that is no setting, and the setting that may be meant.
 set -euo pipefail
+set -f # a value may have a *
 
 given=$1 files=("${@:2}")
 settings=$(sed -nE 's/^#: ([A-Z][A-Z0-9_]*(, [A-Z][A-Z0-9_]*)*) .*/\1/p' "${files[@]}" | tr -d ' ' | tr ',' '\n')
-# Those of the project's Makefile, such as NVCC, come along.
-others=$(sed -nE 's/^([A-Z][A-Z0-9_]*) *[?:]?=.*/\1/p' "${files[@]}")
+# What the Makefiles set, and what that of the project (the first FILE) uses, such as NVCC.
+# shellcheck disable=SC2016  # $(NAME) is what a Makefile has
+others=$(sed -nE 's/^([A-Z][A-Z0-9_]*) *[?:]?=.*/\1/p' "${files[@]}" &&
+    grep -oE '\$\([A-Z][A-Z0-9_]*\)' "${files[0]}" | tr -d '$()')
 
 # is_setting NAME: of MIX3, EPOCHS2 and the like any number will do.
 is_setting()
@@ -44,8 +47,11 @@ for word in ${given//'\ '/}; do
         echo "$name=: settings have capitals: want ${name^^}="
         exit
     fi
-    # What make, a shell and the tests define is no setting of an experiment, and V=1 is for all.
-    [[ $name == [A-Z]* && $name != *[^A-Z0-9_]* && $name != NIBBLE_* && $name != MAKE* && $name != V ]] || continue
+    # V=1 is for all experiments; the others are variables that programs look at.
+    case $name in
+    V | NIBBLE_* | MAKE* | TMPDIR | HOME | PATH | LANG | LC_* | CUDA_* | NCCL_* | OMP_* | PYTHON*) continue ;;
+    [!A-Z]* | *[!A-Z0-9_]*) continue ;;
+    esac
     is_setting "$name" && continue
     echo "$name=: there is no such setting$(guess "$name"); \"make help\" lists them"
     exit

@@ -105,6 +105,27 @@ setup() {
     cmp x.anything ids.tok
 }
 
+@test "a name that is near, standard input without samples, a limit as the command" {
+    refuse 'id.tok: No such file or directory: expected a .tok of samples, which tokenize makes of a text; there is ids.tok' \
+        trainstep -d id.tok start.ckpt
+    refuse "$PWD/model.safetensor: No such file or directory: expected a model * there is $PWD/model.safetensors" \
+        datcat "$PWD/model.safetensor"
+    refuse 'no/such/x.dat: there is no directory no' datpack -o no/such/x.dat start.ckpt
+    run -2 --separate-stderr trainstep start.ckpt </dev/null
+    [[ $stderr == 'trainstep: <stdin>: byte 0: is empty: expected a .tok of samples, '*', or -d FILE, which takes one' ]]
+    refuse 'nothing to watch: expected --limit 4 -- COMMAND, if 4 are GB' memguard 4 true
+    refuse 'as in memguard --limit 8 -- true' memguard true
+    refuse 'unknown option: expected --max-tokens?' generate --maxtokens 4 model.safetensors
+    refuse '-f is --force; * generate MODEL <FILE' generate -f prompts.txt model.safetensors
+    refuse 'start.ckpt: is no text: expected a tokenizer.json; ' tokenize -t start.ckpt train.tsv
+    # A training that has ended needs no samples, and a wrong name is one.
+    cp start.ckpt done.ckpt
+    trainstep -q -d ids.tok --until 1 done.ckpt >/dev/null
+    refuse 'none.tok: No such file or directory' trainstep -d none.tok --until 1 done.ckpt
+    refuse 'train.tsv: byte 0: is a text' trainstep -d ids.tok --eval train.tsv --until 1 done.ckpt
+    trainstep -q -d ids.tok --until 1 done.ckpt
+}
+
 @test "what is no option of a program, but of another one" {
     local words='--quant: no such option here: the checkpoint has its quantizer; datpack --to ckpt --quant NAME makes one with another'
     refuse "$words" trainstep --quant sweep start.ckpt

@@ -659,10 +659,10 @@ both() {
 }
 
 @test "--prompt-key, --answer-key: a name that excludes rows elsewhere is that of a text here" {
-    local key n
+    local key f
     for key in label train weight loss_weight tools; do
         printf 'text,%s\nthe sky is blue,true\nthe sky is green,false\na feather,0\n' $key >named.csv
-        python3 -c 'import csv, json, sys
+        python3 -c 'import csv, json
 for row in csv.DictReader(open("named.csv")): print(json.dumps(row))' >named.jsonl
         for f in named.csv named.jsonl; do
             run -0 --separate-stderr tokenize -t "$T" --prompt-key text --answer-key $key --emit ids $f

@@ -655,7 +655,7 @@ PY
     done
     run -2 small OUT="$PWD/out" COLOUR=x all
     [[ $output == *'COLOUR=: there is no such setting; "make help" lists them'* ]]
-    run -0 small OUT="$PWD/out" LR7=1e-4 V=1 NVCC= help
+    run -0 small OUT="$PWD/out" LR7=1e-4 V=1 NVCC= CXX=c++ TMPDIR=/tmp help
     printf 'a\tb\nq\ta\0b\n' >nul.tsv
     run -2 small OUT="$PWD/out" DATA="$PWD/nul.tsv" all
     [[ $output == *"nul.tsv: line 2: "* ]]

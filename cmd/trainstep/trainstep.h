@@ -103,7 +103,7 @@ struct data {
     } ids, label, position, first, is_taught;
 };
 
-/* Where no sample is needed: die unless the file, if it is one, begins as samples do.  NULL: not given. */
+/* Die unless a regular file begins as samples do, which a finished run does not read.  NULL: not given. */
 void data_check_file(const char *path);
 /* Read all samples and check them against the model; dies. */
 void data_open(struct data *d, const char *path, const struct config *c);

@@ -10,7 +10,8 @@
 /* Consecutive steps that make a sign: one hard batch is none. */
 enum { STEPS = 10 };
 
-/* Bounds of the loss, in losses of guessing: of those steps, and of a single one. */
+/* The loss of guessing times `worse` bounds the loss of those steps, times `far_worse` that of one
+ * step. */
 static const double worse = 1.5, far_worse = 4;
 
 /* A cross-entropy of ln(V) is that of equal probabilities. */

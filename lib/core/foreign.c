@@ -483,7 +483,7 @@ put_near_name(struct buf *b, const char *path)
     struct dirent **entries;
     char q[TEXT_QUOTE];
     buf_printf(&dir, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
-    // In order, so that of two equally near ones the message has always the same.
+    // Sorted, so that the message has always the same one of two equally near names.
     int n = dir.failed ? -1 : scandir(dir.data, &entries, NULL, alphasort);
     struct nearest near = nearest_to(leaf, strlen(leaf));
     for (int i = 0; i < n; i++)

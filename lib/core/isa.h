@@ -21,7 +21,7 @@ enum isa {
     ISA_COUNT
 };
 
-/* What a user may ask for by NIBBLE_ISA; amx is ISA_AVX512 with tiles. */
+/* The words that NIBBLE_ISA takes; amx is ISA_AVX512 with tiles. */
 #if defined __x86_64__
 #define ISA_CHOICES "scalar, avx2, avx512 or amx"
 #elif defined __aarch64__

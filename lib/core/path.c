@@ -79,7 +79,7 @@ path_target(const char *path)
 char *
 path_missing_directory(const char *path)
 {
-    struct buf dir = { 0 }, shown = { 0 };
+    struct buf dir = { 0 };
     struct stat st;
     bool missing = false;
     for (const char *slash = path; !missing && (slash = strchr(slash, '/')); slash++) {
@@ -88,12 +88,9 @@ path_missing_directory(const char *path)
         missing =
             slash > path && !dir.failed && stat(dir.data, &st) < 0 && errno == ENOENT;
     }
-    if (missing)
-        text_escape(&shown, dir.data, dir.len);
+    char *shown = missing ? path_escape(dir.data) : NULL;
     buf_free(&dir);
-    if (shown.failed)
-        buf_free(&shown);
-    return shown.data;
+    return shown;
 }
 
 int

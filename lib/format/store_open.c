@@ -48,7 +48,8 @@ file_refused(struct store *s)
     return -1;
 }
 
-/* The same for a directory, of whose files one may be of such a kind. */
+/* A file of a directory that was refused may be of a kind that another program converts: then that
+ * is the better message.  -1. */
 static int
 directory_refused(struct store *s)
 {

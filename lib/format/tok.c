@@ -1024,7 +1024,7 @@ tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err
         return tok_stream(r, STDIN_FILENO, path, none, flags, err);
     if (begin(r, path, flags, err) < 0)
         return -1;
-    // Of a file the first bytes tell: check_kind.
+    // check_kind looks at the first bytes of a file.
     if ((stat(path, &st) < 0 || S_ISDIR(st.st_mode)) &&
         foreign_path(path, FOREIGN_FOR_SAMPLES, err) < 0)
         return -1;
