@@ -104,8 +104,8 @@ struct device
 device_settle(struct device_options *o)
 {
     o->cuda = strncmp(o->device, "cuda", 4) == 0;
-    if (strcmp(o->device, "auto") == 0 && kernels_cuda_count() > 0) {
-        char why[512];
+    char why[512];
+    if (strcmp(o->device, "auto") == 0 && kernels_cuda_count(why, sizeof why) > 0) {
         o->cuda = kernels_cuda_there(why, sizeof why);
         if (!o->cuda)
             warn("there is a GPU, but %s", why);

@@ -410,6 +410,8 @@ static const struct row options[] = {
     { CONVERTERS, "--quantization", "quant", NULL },
     { CONVERTERS, "--qformat", "quant", NULL },
     { CONVERTERS, "--scheme", "quant", NULL },
+    { CONVERTERS, "--quantize", "quant", NULL },
+    { CONVERTERS, "--qtype", "quant", NULL },
     { NVQUANT, "--method", "quant", NULL },
     { NVQUANT, "--algorithm", "quant", NULL },
     { NVQUANT, "--bits", NULL, NO_OTHER_BITS },

@@ -5,6 +5,7 @@
 #include "lib/core/num.h"
 #include "lib/core/par.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -55,6 +56,17 @@ is_not_finite(const char *arg)
 
 enum { FAULT = TEXT_QUOTE + 32 };
 
+/* A whole number as its digits, where they show it exactly. */
+static const char *
+exponent_fault(char out[FAULT], double v)
+{
+    static const double exact = 9e15;
+    if (!(v >= 1 && v <= exact) || v != floor(v))
+        return "has an exponent";
+    snprintf(out, FAULT, "has an exponent: written as %.0f it has none", v);
+    return out;
+}
+
 /* The fault of a refused number, in words; low is the smallest allowed one. */
 static const char *
 fault_of(char out[FAULT], const char *arg, enum form form, double low)
@@ -78,7 +90,7 @@ fault_of(char out[FAULT], const char *arg, enum form form, double low)
         return v > 0 && v < 1 ? "is a share, and a count is wanted"
                               : "is no whole number";
     if (is_whole(form) && n > strspn(arg, "+-0123456789"))
-        return "has an exponent";
+        return exponent_fault(out, v);
     if (*arg == '-')
         return "is negative";
     if (is_whole(form) && *arg == '+')

@@ -20,6 +20,9 @@
 
 enum { RANKS_MAX = 1 << 16 };
 
+/* This program itself, by --gpus. */
+static const struct launcher own_launcher = { .name = "--gpus" };
+
 static struct {
     const struct launcher *launcher;
     unsigned rank, size; // as the launcher says
@@ -364,14 +367,13 @@ ranks_want_gpus(const char **device, const char *rendezvous)
 void
 ranks_start(unsigned n, bool plan)
 {
-    static const struct launcher own = { .name = "--gpus" };
     if (self.launcher)
         misuse("--gpus: %s has started this process as rank %u of %u: expected one of "
                "the two",
                self.launcher->name, self.rank, self.size);
     if (n == 1)
         return;
-    self.launcher = &own;
+    self.launcher = &own_launcher;
     self.size = self.local = n;
     if (plan) {
         comm_one(&self.comm, &self.err);
@@ -433,8 +435,11 @@ ranks_join(double patience, double to_come, bool gpus, const char *rendezvous)
 static int
 choose_gpu(void)
 {
-    int n = kernels_cuda_count();
+    char why[512];
+    int n = kernels_cuda_count(why, sizeof why);
     unsigned local = launcher_local(self.launcher, self.rank);
+    if (self.joined && n == 0 && self.launcher == &own_launcher)
+        die(EXIT_TROUBLE, "%s: %s", self.launcher->name, why);
     if (!self.joined || n < 2)
         return 0;
     if (local >= (unsigned)n)

@@ -75,9 +75,8 @@ open_driver(void)
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Number of GPUs; 0: the reason is in why. */
-static int
-count_gpus(char *why, size_t size)
+int
+kernels_cuda_count(char *why, size_t size)
 {
     enum { NO_DEVICE = 100 }; // CUDA_ERROR_NO_DEVICE
     static const char *const names[] = { "cuInit", "cuDeviceGetCount" };
@@ -104,13 +103,6 @@ count_gpus(char *why, size_t size)
                  "work?",
                  rc);
     return rc == 0 && n > 0 ? n : 0;
-}
-
-int
-kernels_cuda_count(void)
-{
-    char why[512];
-    return count_gpus(why, sizeof why);
 }
 
 bool
@@ -212,7 +204,7 @@ bool
 kernels_cuda_native(int device, char *why, size_t n)
 {
     bool (*f)(int, char *, size_t) = NULL;
-    if (count_gpus(why, n) == 0)
+    if (kernels_cuda_count(why, n) == 0)
         return false;
     *(void **)&f = find("nibble_cuda_native", why, n);
     return f && f(device, why, n);
@@ -244,7 +236,7 @@ kernels_cuda_diagnose(kernels_line_fn *say, void *ctx)
 {
     char why[512];
     diagnose_fn *f = NULL;
-    if (count_gpus(why, sizeof why) == 0) {
+    if (kernels_cuda_count(why, sizeof why) == 0) {
         say(ctx, "cuda", why);
         return;
     }
@@ -260,7 +252,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
 {
     char why[512];
     open_fn *f = NULL;
-    int n = count_gpus(why, sizeof why);
+    int n = kernels_cuda_count(why, sizeof why);
     if (n == 0 || device >= n) {
         if (n)
             snprintf(why, sizeof why, "there is no GPU %d: there are %d, from 0 on",

@@ -607,7 +607,8 @@ bool kernels_cpu_coarse_pays(enum isa isa); // it is faster
 struct kernels *kernels_cuda(const struct device *is, int device, struct err *err);
 /* any_order: attention's gradients are added as they come, which is faster. */
 struct device kernels_cuda_device(enum dtype act, bool any_order);
-int kernels_cuda_count(void);
+/* 0: there is none, and *why has the reason. */
+int kernels_cuda_count(char *why, size_t n);
 /* Whether there is a backend for them; if not, *why has the reason. */
 bool kernels_cuda_there(char *why, size_t n);
 /* Free bytes of its memory, 0: unknown.  Asks without a context where the driver can, so

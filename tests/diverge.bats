@@ -48,10 +48,43 @@ t() { trainstep -q -d "$IN/ids.tok" --batch 3 "$@"; }
 @test "a loss far above that of guessing is warned of at once, and once" {
     cp "$IN/start.ckpt" m.ckpt
     run -0 --separate-stderr t --lr 10 -n 30 m.ckpt
-    n=$(awk -F '\t' 'NR > 1 && $2 > 4 * log(97) { print $1; exit }' <<<"$output")
+    n=$(awk -F '\t' 'NR > 1 && $2 > 6.862 { print $1; exit }' <<<"$output")
     [ "$n" -lt 10 ]
     [[ $stderr == *"step $n: the loss is "*', and that of equal probabilities for all tokens is 4.575: '*'--lr'* ]]
     [ "$(grep -c 'has diverged: ' <<<"$stderr")" -eq 1 ]
+}
+
+@test "the checkpoint from before a divergence is kept, once, and none that was bad already" {
+    cp "$IN/start.ckpt" m.ckpt
+    run -0 --separate-stderr t --lr 10 -n 30 m.ckpt
+    [ "$(grep -c 'm.ckpt: step 0, from before the training diverged, is kept as m.ckpt.step0' <<<"$stderr")" -eq 1 ]
+    cmp m.ckpt.step0 "$IN/start.ckpt"
+    run -1 cmp -s m.ckpt m.ckpt.step0
+    # What goes on from there has nothing to keep.
+    run -0 --separate-stderr t -n 30 m.ckpt
+    [[ $stderr == *'has diverged: '* ]]
+    [[ $stderr != *'is kept as'* ]]
+    [ ! -e m.ckpt.step30 ]
+    # With saves between it is the last one whose weights gave no such loss: 1.5 ln(97) is 6.862.
+    run -0 --separate-stderr t --lr 10 --warmup 30 -n 30 --save-every 2 -o n.ckpt "$IN/start.ckpt"
+    n=$(awk -F '\t' 'NR > 1 && $2 > 4 * log(97) { print $1 - 1 - ($1 - 1) % 2; exit }' <<<"$output")
+    [ "$n" -ge 2 ]
+    [[ $stderr == *"n.ckpt: step $n, from before the training diverged, is kept as n.ckpt.step$n"* ]]
+    [ "$(datcat --meta "n.ckpt.step$n" | json "d['meta']['state']['step']")" -eq "$n" ]
+    # A file that somebody else has put there stays, and so does one that is that step.
+    cp "$IN/start.ckpt" o.ckpt
+    echo mine >o.ckpt.step0
+    run -0 --separate-stderr t --lr 10 -n 5 o.ckpt
+    [[ $stderr == *'is not kept: o.ckpt.step0 is another file'* ]]
+    [ "$(cat o.ckpt.step0)" = mine ]
+    cp "$IN/start.ckpt" o.ckpt
+    cp "$IN/start.ckpt" o.ckpt.step0
+    run -0 --separate-stderr t --lr 10 -n 5 o.ckpt
+    [[ $stderr == *'is kept as o.ckpt.step0'* ]]
+    # With -o the input is left as it is.
+    run -0 --separate-stderr t --lr 10 -n 5 -o p.ckpt "$IN/start.ckpt"
+    [[ $stderr == *'has diverged: '* && $stderr != *'is kept as'* ]]
+    [ ! -e p.ckpt.step0 ]
 }
 
 @test "a gradient of zeros is warned of once" {

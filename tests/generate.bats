@@ -927,7 +927,9 @@ model = sys.argv[1]
 bad = [  # line, field, id, what the error has
     ('{"id":"q","prompt":"x","temprature":1}', "temprature", "q", 'unknown field: expected "temperature"?'),
     ('{"temprature":1,"prompt":"x","id":"q"}', "temprature", "q", "byte 14: "),
-    ('{"id":1,"prompt":"x","maximal":5}', "maximal", 1, "unknown field"),
+    ('{"id":1,"prompt":"x","maximal":5}', "maximal", 1, "unknown field; generate(1) lists them"),
+    ('{"id":1,"prompt":"x","max_new_tokens":5}', "max_new_tokens", 1, 'unknown field: expected "max_tokens"?'),
+    ('{"id":2,"text":"x"}', "text", 2, 'unknown field: expected "prompt"?'),
     ('{"prompt":5}', "prompt", None, "expected a string, found 5"),
     ('{"prompt":"x","max_tokens":-1}', "max_tokens", None, "found -1"),
     ('{"prompt":"x","max_tokens":2147483648}', "max_tokens", None, "0 to 2147483647"),

@@ -908,6 +908,8 @@ PY
     run -2 python3 -c "import signal, subprocess, sys
 p = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
 sys.exit(p.wait(120))" "${t[@]}" --gpus 2 none.ckpt
-    [[ $output == *"none.ckpt: No such file"* ]]
+    [[ $output == *"none.ckpt: No such file"* || $output == *"--gpus: no NVIDIA GPU"* ]]
+    PATH=$PATH:/sbin:/usr/sbin ldconfig -p | has libcuda.so.1 ||
+        refuse "--gpus: no NVIDIA GPU or driver here" "${t[@]}" --gpus 4 --accum 3 m.ckpt
     cmp "$IN/small.ckpt" m.ckpt
 }

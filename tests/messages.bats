@@ -183,3 +183,36 @@ setup() {
     refuse 'want -t tokenizer.json: none was given, and there is no * tokenizer.json; it comes with the model, and --ids needs none' \
         generate -p hello model.safetensors
 }
+
+@test "a file that was cut, a directory that is missing, files in each other's place" {
+    head -c 60000 start.ckpt >cut.ckpt
+    refuse 'found 60000: it may have been cut: copy or download it again' trainstep -d ids.tok cut.ckpt
+    local f
+    datpack -q -o model.dat start.ckpt
+    for f in model.safetensors model.dat; do
+        head -c $(($(stat -c %s $f) - 1)) $f >cut.$f
+        refuse ': it may have been cut: copy or download it again' datcat cut.$f
+    done
+    refuse 'no/log.jsonl: there is no directory no' trainstep -q -d ids.tok --log no/log.jsonl start.ckpt
+    refuse 'train.tsv: byte 0: expected a tokenizer.json, found ' tokenize -t train.tsv -o x.tok train.tsv
+    echo '{}' >tokenizer.json
+    refuse 'the option -t takes this one' generate -t model.safetensors -p a tokenizer.json
+    rm tokenizer.json
+    refuse '--quantize: unknown option: here it is --quant NAME' nvquant --quantize x -o x.dat model.safetensors
+}
+
+@test "trainstep: a rate of 0, a batch that cannot be planned, a context that is shorter" {
+    run -0 --separate-stderr trainstep -q -d ids.tok --lr 0 start.ckpt
+    [ "$stderr" = "trainstep: --lr 0: steps change no weight; --allow-zero-lr says that this is meant" ]
+    run -0 --separate-stderr trainstep -q -d ids.tok --lr 0 --allow-zero-lr start.ckpt
+    [ -z "$stderr" ]
+    refuse "--seq-len: 4096, the model's context is 64: expected at most 64" trainstep -d ids.tok --seq-len 4096 start.ckpt
+    # No address space holds such a step of a model that is so wide.
+    python3 - <<'PY'
+import json
+c = json.load(open("config.json"))
+c.update(intermediate_size=1 << 22, max_position_embeddings=1 << 20)
+json.dump(c, open("wide.json", "w"))
+PY
+    refuse -3 'is too large to plan: out of address space for ' trainstep -q --dry-run --batch 2047 wide.json
+}

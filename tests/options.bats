@@ -128,7 +128,7 @@ EOT
 +1|has a sign
 1.5|is no whole number
 0.1|is a share, and a count is wanted
-1e3|has an exponent
+1e3|has an exponent: written as 1000 it has none
 nan|is not finite
 EOT
     while IFS='|' read -r arg words; do

@@ -540,6 +540,8 @@ t.line("/qiut")
 t.sees(r"^generate: /qiut: unknown command: expected /quit\? ")
 t.line("/s")
 t.sees("^generate: /s: unknown command; /help lists them$")
+t.line("exit")
+t.sees("^generate: not sent: /quit or Ctrl-D ends the chat$")
 t.line("/quit")
 assert t.ends() == 0
 said = json.load(open("talk.jsonl"))["messages"]

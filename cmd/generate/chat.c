@@ -749,12 +749,27 @@ is_blank(struct slice text)
     return i == text.n;
 }
 
+/* What other programs take as the end is no question to a model. */
+static bool
+is_farewell(struct slice text)
+{
+    static const char *const words[] = { "exit", "quit", "exit()", "quit()", ":q" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (slice_is(text, words[i]))
+            return true;
+    return false;
+}
+
 /* 1: the user wants no more. */
 static int
 typed_message(struct chat *c, struct slice text)
 {
     if (is_blank(text))
         return 0;
+    if (is_farewell(text)) {
+        warn("not sent: /quit or Ctrl-D ends the chat");
+        return 0;
+    }
     if (text.p[0] != '/')
         return turn(c, text);
     if (text.n > 1 && text.p[1] == '/')

@@ -367,15 +367,49 @@ skip_neutral(struct json *j, const struct field *f)
     return rc;
 }
 
+/* Names that other servers and data sets have for a field. */
+static const char *const other_names[][2] = {
+    { "max_new_tokens", "max_tokens" },
+    { "max_length", "max_tokens" },
+    { "max_output_tokens", "max_tokens" },
+    { "num_predict", "max_tokens" },
+    { "text", "prompt" },
+    { "input", "prompt" },
+    { "inputs", "prompt" },
+    { "instruction", "prompt" },
+    { "question", "prompt" },
+    { "query", "prompt" },
+    { "content", "prompt" },
+    { "conversation", "messages" },
+    { "conversations", "messages" },
+    { "system", "messages" },
+    { "do_sample", "temperature" },
+    { "repeat_penalty", "repetition_penalty" },
+    { "stop_sequences", "stop" },
+    { "stop_strings", "stop" },
+    { "num_return_sequences", "n" },
+    { "input_ids", "ids" },
+};
+
+/* The field that is meant by a name that is none, or NULL. */
+static const char *
+meant(struct slice name)
+{
+    struct nearest near = nearest_to(name.p, name.n);
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (slice_is(name, other_names[i][0]))
+            return other_names[i][1];
+    for (size_t i = 0; i < N_FIELDS; i++)
+        nearest_try(&near, fields[i].name);
+    return near.word;
+}
+
 static int
 unknown_field(const struct request *r, struct json *j)
 {
-    struct nearest near = nearest_to(r->field.p, r->field.n);
-    for (size_t i = 0; i < N_FIELDS; i++)
-        nearest_try(&near, fields[i].name);
-    return near.word
-               ? json_fail(j, j->pos, "unknown field: expected \"%s\"?", near.word)
-               : json_fail(j, j->pos, "unknown field");
+    const char *word = meant(r->field);
+    return word ? json_fail(j, j->pos, "unknown field: expected \"%s\"?", word)
+                : json_fail(j, j->pos, "unknown field; generate(1) lists them");
 }
 
 /* A setting that has several names is given by one of them. */

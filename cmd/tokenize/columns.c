@@ -134,7 +134,8 @@ fail_header(const struct columns *c, const struct shape_names *names, struct err
     shape_put_wanted(&b, true, names);
     put_found(&b, c);
     if (!names)
-        buf_str(&b, "; --prompt-key and --answer-key read a pair under other names");
+        buf_str(&b, "; the first line names the columns, and --prompt-key and "
+                    "--answer-key read a pair under other names");
     int rc = buf_ok(&b, err);
     if (rc == 0)
         rc = err_set(err, ERR_FORMAT, "%s", b.data);

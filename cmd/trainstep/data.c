@@ -235,8 +235,9 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
             refuse_long(t, in_stream, d->sample[i].ids, s->seq_len, limit, c);
         }
     if (limit > c->positions)
-        die(EXIT_TROUBLE, "--seq-len: %llu, the model's context is %u",
-            (unsigned long long)limit, c->positions);
+        die(EXIT_TROUBLE,
+            "--seq-len: %llu, the model's context is %u: expected at most %u",
+            (unsigned long long)limit, c->positions, c->positions);
 }
 
 /* ---- order ------------------------------------------------------------------------------ */

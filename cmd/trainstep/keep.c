@@ -786,6 +786,27 @@ keep_saving(struct run *r)
     write_evaluations(r);
 }
 
+/* The file that the next save replaces, under a name of its own, if it has none. */
+void
+keep_sound(struct run *r)
+{
+    uint64_t step = run_saved_step(r);
+    char suffix[COPY_SUFFIX], from[TEXT_QUOTE], to[TEXT_QUOTE];
+    char *path = beside(r, copy_suffix(suffix, step));
+    const char *file = r->target;
+    text_quote(from, file, strlen(file));
+    text_quote(to, path, strlen(path));
+    bool there = access(path, F_OK) == 0;
+    if (there ? step_of(path) == (int64_t)step : link_as(file, path))
+        warn("%s: step %llu, from before the training diverged, is kept as %s", from,
+             (unsigned long long)step, to);
+    else
+        warn("%s: step %llu, from before the training diverged, is not kept: %s %s",
+             from, (unsigned long long)step, to,
+             there ? "is another file" : "cannot be made as a link");
+    free(path);
+}
+
 void
 keep_close(struct run *r)
 {

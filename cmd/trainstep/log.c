@@ -185,7 +185,10 @@ open_json(struct run *r)
     bool is_file = stat(path, &st) != 0 || S_ISREG(st.st_mode);
     int how = is_file ? O_RDWR : O_WRONLY;
     r->logs->json = open(path, how | O_CREAT | O_CLOEXEC, 0666);
-    if (r->logs->json < 0 || fstat(r->logs->json, &st) != 0)
+    if (r->logs->json < 0 &&
+        path_cannot_make(path, path, "cannot be opened for writing", &r->err) < 0)
+        die_err(&r->err);
+    if (fstat(r->logs->json, &st) != 0)
         die(EXIT_TROUBLE, "%s:", path);
     if (is_file && S_ISREG(st.st_mode))
         find_log_end(r->logs, path, r->t.step);

@@ -39,6 +39,18 @@ sent_bytes(const struct run *r, const struct comm *before, size_t passes)
            c->own_sent - before->own_sent;
 }
 
+/* The plan of a step has addresses as the step has memory. */
+static _Noreturn void
+refuse_step(const struct run *r)
+{
+    if (r->err.kind == ERR_MEMORY)
+        die(EXIT_MEMORY,
+            "a step of %llu samples, %zu tokens a pass, is too large to plan: %s: "
+            "expected a smaller --batch, or shorter samples",
+            (unsigned long long)(r->s.batch * r->s.accum), r->max_tokens, r->err.msg);
+    die_err(&r->err);
+}
+
 /* Count the next step, and one of the other form if the run goes on to quantized steps. */
 static void
 count_forms(struct run *r, struct train *t, const struct net_batch *b, size_t passes)
@@ -47,17 +59,17 @@ count_forms(struct run *r, struct train *t, const struct net_batch *b, size_t pa
     bool changes = run_before_quant(r, r->in_step + 1) && !run_before_quant(r, r->end);
     t->step = r->in_step;
     if (train_ready(t) < 0)
-        die_err(&r->err);
+        refuse_step(r);
     struct comm before = { 0 };
     if (r->layout.comm)
         before = *r->layout.comm;
     if (train_step(t, b, passes, &res) < 0)
-        die_err(&r->err);
+        refuse_step(r);
     r->sent_bytes = sent_bytes(r, &before, passes);
     double flops = t->net.k->usage.flops;
     t->step = r->end - 1;
     if (changes && train_step(t, b, passes, &res) < 0)
-        die_err(&r->err);
+        refuse_step(r);
     t->net.k->usage.flops = flops * (double)r->s.accum / (double)passes;
 }
 

@@ -167,6 +167,13 @@ check_past_schedule(const struct run *r)
 }
 
 static void
+check_rate(const struct run *r)
+{
+    if (r->s.lr == 0 && !r->o->allow_zero_lr)
+        warn("--lr 0: steps change no weight; --allow-zero-lr says that this is meant");
+}
+
+static void
 settle_settings(struct run *r)
 {
     settle_total(r);
@@ -1190,9 +1197,11 @@ run_rank(struct run *r)
         keep_pay_copies(r);
         return ranks_number() ? EXIT_DONE : end_without_patience(r);
     }
-    if (!r->replay &&
-        !is_finished(r)) // settings of a replay are not the user's to change
+    // Settings of a replay are not the user's to change.
+    if (!r->replay && !is_finished(r)) {
+        check_rate(r);
         check_past_schedule(r);
+    }
     plan_settle(r);
     open_device(r);
     compare_run(r);

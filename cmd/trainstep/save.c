@@ -353,9 +353,10 @@ save_write(struct run *r)
 {
     note_state(r);
     keep_saving(r);
-    if (ranks_number() == 0)
+    if (ranks_number() == 0) {
+        watch_before_save(r);
         write_file(r); // the others hear whether it was when they meet next
-    else
+    } else
         check_written(r, write_arrays(r, NULL));
     r->saved = true;
     r->saved_step = r->t.step;

@@ -198,6 +198,8 @@ struct watch {
     uint64_t high;  // steps in a row whose loss was worse than guessing
     bool warned;    // of a loss that is worse than guessing
     bool zeros;     // of a gradient of zeros
+    bool sound;     // the loss of the weights of the last save was no worse than that
+    bool kept;      // such a save has got another name, once in a run
 };
 
 /* Streams that a run writes while it trains. */
@@ -324,6 +326,7 @@ bool keep_owes_evaluation(const struct run *r);
 bool keep_due(const struct run *r);
 /* Before a save: record what --stop-if-worse knows of its step. */
 void keep_saving(struct run *r);
+void keep_sound(struct run *r);
 /* After a save: copy it. */
 void keep_saved(struct run *r);
 /* After an evaluation; may save. */
@@ -341,6 +344,7 @@ void keep_close(struct run *r);
 
 /* After a step; ends the run for --stop-if-worse. */
 void watch_step(struct run *r, const struct train_result *res);
+void watch_before_save(struct run *r);
 
 /* ---- memory_plan.c ------------------------------------------------------------------------ */
 

@@ -76,11 +76,31 @@ end_if_worse(struct run *r, double loss)
             text_quote(q, file, strlen(file)), (unsigned long long)run_saved_step(r));
 }
 
+/* The loss of a step is that of the weights before it. */
+static void
+note_sound(struct run *r, double loss)
+{
+    if (r->t.step == run_saved_step(r) + 1)
+        r->watch.sound = loss <= worse * log((double)r->c.vocab);
+}
+
+void
+watch_before_save(struct run *r)
+{
+    struct watch *w = &r->watch;
+    bool replaces = r->saved || !r->o->out;
+    if (!replaces || w->kept || !w->sound || !(w->high || w->zeros))
+        return;
+    w->kept = true;
+    keep_sound(r);
+}
+
 void
 watch_step(struct run *r, const struct train_result *res)
 {
     if (res->outcome != TRAIN_DONE || r->replay)
         return;
+    note_sound(r, res->loss);
     warn_of_guessing(r, res->loss);
     warn_of_zeros(r, res->grad_norm);
     end_if_worse(r, res->loss);

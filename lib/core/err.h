@@ -23,6 +23,9 @@ struct err {
     char msg[1024];
 };
 
+/* The end of a message about a file that ends too early. */
+#define ERR_FILE_CUT ": it may have been cut: copy or download it again"
+
 /* Keep the first error, ignore later ones.  A final colon in fmt appends
  * strerror(errno); ERR_IO with ENOMEM is kept as ERR_MEMORY.  Always -1, so that
  * callers can "return err_set(...)". */

@@ -446,9 +446,10 @@ foreign_part(const char *path, enum foreign_want want, struct err *err)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(leaf, names[i]) == 0)
             return fill(err, path, "a file that belongs to a model", want, FOR_ALL,
-                        want == FOREIGN_FOR_TENSORS
-                            ? "name the directory that it is in"
-                            : "it may be in the same directory");
+                        want != FOREIGN_FOR_TENSORS ? "it may be in the same directory"
+                        : strcmp(leaf, "tokenizer.json") == 0
+                            ? "the option -t takes this one; name the model's directory"
+                            : "name the directory that it is in");
     return 0;
 }
 

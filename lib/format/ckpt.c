@@ -67,6 +67,12 @@ read_prologue(struct store *s, const uint8_t *p, uint64_t size, uint64_t *bytes)
         return fail(s, 8, "version", VERSION, load_le32(p + 8));
     if (load_le32(p + 12) != 0)
         return fail(s, 12, "reserved bytes", 0, load_le32(p + 12));
+    if (load_le64(p + 16) > size)
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 16: size of the file: expected %llu, found "
+                       "%llu" ERR_FILE_CUT,
+                       s->name, (unsigned long long)load_le64(p + 16),
+                       (unsigned long long)size);
     if (load_le64(p + 16) != size)
         return fail(s, 16, "size of the file", load_le64(p + 16), size);
     uint64_t most = size - PROLOGUE < MAX_HEADER ? size - PROLOGUE : MAX_HEADER;
@@ -190,7 +196,9 @@ read_arrays(struct mp *m, struct store *s, uint64_t header_end)
             return mp_fail(m, pos, "array %u: offset %llu, expected %llu", i + 1,
                            (unsigned long long)t.offset, (unsigned long long)at);
         if (t.nbytes > s->bytes || at > s->bytes - t.nbytes)
-            return mp_fail(m, pos, "array %u: payload ends at byte %llu, file has %llu",
+            return mp_fail(m, pos,
+                           "array %u: payload ends at byte %llu, file has "
+                           "%llu" ERR_FILE_CUT,
                            i + 1, (unsigned long long)(at + t.nbytes),
                            (unsigned long long)s->bytes);
         at = round_up(at + t.nbytes, ALIGN);

@@ -308,7 +308,8 @@ skip_payload(struct source *src, struct tensor *t)
     if (got < 0)
         return -1;
     if ((uint64_t)got < t->nbytes)
-        return fail(src, t->offset, "payload ends at byte %llu, file has %llu",
+        return fail(src, t->offset,
+                    "payload ends at byte %llu, file has %llu" ERR_FILE_CUT,
                     (unsigned long long)end, (unsigned long long)src->pos);
     return 0;
 }

@@ -517,7 +517,8 @@ place_records(struct cursor *c, struct records *all, uint64_t alignment)
                         q, (unsigned long long)begin, (unsigned long long)want);
         if (begin > data_bytes ? t->nbytes > 0 : t->nbytes > data_bytes - begin)
             return fail(c, t->head,
-                        "tensor \"%s\": payload of %llu bytes at %llu, file has %llu",
+                        "tensor \"%s\": payload of %llu bytes at %llu, file has "
+                        "%llu" ERR_FILE_CUT,
                         q, (unsigned long long)t->nbytes,
                         (unsigned long long)(data + begin),
                         (unsigned long long)c->size);

@@ -157,7 +157,8 @@ check_record(struct scan *x, struct record *r, size_t start)
                          (unsigned long long)r->end);
     if (r->end > x->map->size - x->data_at)
         return json_fail(j, start,
-                         "tensor \"%s\": payload ends at byte %llu, file has %zu",
+                         "tensor \"%s\": payload ends at byte %llu, file has "
+                         "%zu" ERR_FILE_CUT,
                          text_quote(q, r->t.name, r->t.name_len),
                          (unsigned long long)(x->data_at + r->end), x->map->size);
     return 0;

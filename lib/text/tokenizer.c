@@ -800,6 +800,21 @@ read_whole(struct map *m, const char *path, struct guard *g, struct err *err)
     return NULL;
 }
 
+/* What begins like no object is another file, not a damaged tokenizer.json. */
+static void
+refuse_other(const char *name, const char *text, size_t n, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    size_t at = 0;
+    while (at < n && text[at] && strchr(" \t\r\n", text[at]))
+        at++;
+    if (at == n || text[at] == '{')
+        return;
+    *err = (struct err){ 0 };
+    err_fill(err, ERR_FORMAT, "%s: byte %zu: expected a tokenizer.json, found %s", name,
+             at, text_quote(q, text + at, n - at < 16 ? n - at : 16));
+}
+
 struct tokenizer *
 tokenizer_open(const char *path, struct guard *g, struct err *err)
 {
@@ -815,8 +830,9 @@ tokenizer_open(const char *path, struct guard *g, struct err *err)
         rc = load(t, m.name, (struct slice){ text, m.size }, err);
         const char *slash = strrchr(path, '/');
         bool named = strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0;
-        if (rc < 0 && !named && err->kind == ERR_FORMAT)
-            foreign_part(path, FOREIGN_FOR_TOKENIZER, err);
+        if (rc < 0 && !named && err->kind == ERR_FORMAT &&
+            foreign_part(path, FOREIGN_FOR_TOKENIZER, err) == 0)
+            refuse_other(m.name, text, m.size, err);
     }
     if (h)
         hash_end(h, t ? t->sha256 : NULL);

@@ -66,10 +66,9 @@ static inline void
 pair_open(enum dtype act)
 {
     const struct device is = kernels_cuda_device(act, false);
-    if (kernels_cuda_count() == 0) {
-        kernels_cuda(&is, 0, &pair_err);
-        printf("not run: there is no GPU%s%s\n", *pair_err.msg ? "; " : "",
-               pair_err.msg);
+    char why[512];
+    if (kernels_cuda_count(why, sizeof why) == 0) {
+        printf("not run: there is no GPU: %s\n", why);
         exit(PAIR_NOT_RUN);
     }
     const struct cpu_kind kind = { DT_F32, isa_best(), 8 };

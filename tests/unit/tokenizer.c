@@ -438,7 +438,7 @@ check_loader(void)
     static const struct {
         const char *from, *to, *words;
     } refused[] = {
-        { "{", "", "an object" },
+        { "{", "", "a tokenizer.json" },
         { "\"1.0\"", "\"2.0\"", "version: expected \"1.0\", found \"2.0\"" },
         { "\"truncation\":null", "\"truncation\":{\"max\":1}",
           "truncation: expected null" },
