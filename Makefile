@@ -9,41 +9,46 @@
 
 VERSION = 0.1.0
 
-CORE_SRCS = \
-	lib/core/arena.c \
-	lib/core/buf.c \
-	lib/core/comm.c \
-	lib/core/comm_late.c \
-	lib/core/comm_sockets.c \
-	lib/core/dtype.c \
-	lib/core/err.c \
-	lib/core/feed.c \
-	lib/core/foreign.c \
-	lib/core/guard.c \
-	lib/core/hash.c \
-	lib/core/isa.c \
-	lib/core/json.c \
-	lib/core/lock.c \
-	lib/core/machine.c \
-	lib/core/maths.c \
-	lib/core/maths_kernel.c \
-	lib/core/meet.c \
-	lib/core/map.c \
-	lib/core/names.c \
-	lib/core/nearest.c \
-	lib/core/num.c \
-	lib/core/os.c \
-	lib/core/outdir.c \
-	lib/core/outfile.c \
-	lib/core/par.c \
-	lib/core/path.c \
-	lib/core/perms.c \
-	lib/core/plugin.c \
-	lib/core/reader.c \
-	lib/core/sha256.c \
-	lib/core/shuffle.c \
-	lib/core/temp.c \
-	lib/core/text.c
+BASE_SRCS = \
+	lib/base/arena.c \
+	lib/base/buf.c \
+	lib/base/dtype.c \
+	lib/base/err.c \
+	lib/base/hash.c \
+	lib/base/host.c \
+	lib/base/isa.c \
+	lib/base/json.c \
+	lib/base/machine.c \
+	lib/base/maths.c \
+	lib/base/maths_kernel.c \
+	lib/base/names.c \
+	lib/base/nearest.c \
+	lib/base/num.c \
+	lib/base/os.c \
+	lib/base/par.c \
+	lib/base/plugin.c \
+	lib/base/sha256.c \
+	lib/base/shuffle.c \
+	lib/base/text.c
+
+FILE_SRCS = \
+	lib/file/feed.c \
+	lib/file/foreign.c \
+	lib/file/guard.c \
+	lib/file/lock.c \
+	lib/file/map.c \
+	lib/file/outdir.c \
+	lib/file/outfile.c \
+	lib/file/path.c \
+	lib/file/perms.c \
+	lib/file/reader.c \
+	lib/file/temp.c
+
+DIST_SRCS = \
+	lib/dist/comm.c \
+	lib/dist/comm_late.c \
+	lib/dist/comm_sockets.c \
+	lib/dist/meet.c
 
 FORMAT_SRCS = \
 	lib/format/ckpt.c \
@@ -152,70 +157,71 @@ KERNEL_SRCS = \
 # there is an nvcc.
 CUDA_SRCS = $(wildcard kernels/cuda/*.cu)
 CUDA_CPP_SRCS = kernels/cuda/attention_cudnn.cpp
-CUDA_C_SRCS = kernels/ops.c lib/core/dtype.c lib/core/err.c
+CUDA_C_SRCS = kernels/ops.c lib/base/dtype.c lib/base/err.c
 
 # Ranks by MPI: a library that a run of several ranks opens.  Built when there is an mpicc.
-MPI_SRCS = lib/core/comm_mpi.c lib/core/comm_late.c lib/core/err.c
+MPI_SRCS = lib/dist/comm_mpi.c lib/dist/comm_late.c lib/base/err.c
 
-IO_SRCS = \
-	lib/io/bulk.c \
-	lib/io/gguf_vocab.c \
-	lib/io/io.c \
-	lib/io/load.c \
-	lib/io/pack/batches.c \
-	lib/io/pack/beside.c \
-	lib/io/pack/candidates.c \
-	lib/io/pack/checkpoint.c \
-	lib/io/pack/config_text.c \
-	lib/io/pack/groups.c \
-	lib/io/pack/head.c \
-	lib/io/pack/head_match.c \
-	lib/io/pack/importance.c \
-	lib/io/pack/input_scales.c \
-	lib/io/pack/items.c \
-	lib/io/pack/like.c \
-	lib/io/pack/merge.c \
-	lib/io/pack/metadata.c \
-	lib/io/pack/output.c \
-	lib/io/pack/pack.c \
-	lib/io/pack/plan.c \
-	lib/io/pack/plan_open.c \
-	lib/io/pack/planes.c \
-	lib/io/pack/planes_gpu.c \
-	lib/io/pack/produce.c \
-	lib/io/pack/producer.c \
-	lib/io/pack/quantized.c \
-	lib/io/pack/quantizer_choice.c \
-	lib/io/pack/random_kernel.c \
-	lib/io/pack/record.c \
-	lib/io/pack/rounding.c \
-	lib/io/pack/sources.c \
-	lib/io/pack/summary.c \
-	lib/io/pack/target.c \
-	lib/io/pool.c \
-	lib/io/quantizer.c \
-	lib/io/select.c \
-	lib/io/stats.c \
-	lib/io/stats_kernel.c \
-	lib/io/stats_paths.c \
-	lib/io/saving.c \
-	lib/io/training.c \
-	lib/io/values.c
+LOAD_SRCS = \
+	lib/load/bulk.c \
+	lib/load/gguf_vocab.c \
+	lib/load/load.c \
+	lib/load/pool.c \
+	lib/load/quantizer.c \
+	lib/load/saving.c \
+	lib/load/select.c \
+	lib/load/stats.c \
+	lib/load/stats_kernel.c \
+	lib/load/stats_paths.c \
+	lib/load/training.c \
+	lib/load/values.c
+
+CONVERT_SRCS = \
+	lib/convert/batches.c \
+	lib/convert/beside.c \
+	lib/convert/candidates.c \
+	lib/convert/checkpoint.c \
+	lib/convert/config_text.c \
+	lib/convert/groups.c \
+	lib/convert/head.c \
+	lib/convert/head_match.c \
+	lib/convert/importance.c \
+	lib/convert/input_scales.c \
+	lib/convert/items.c \
+	lib/convert/like.c \
+	lib/convert/merge.c \
+	lib/convert/metadata.c \
+	lib/convert/output.c \
+	lib/convert/pack.c \
+	lib/convert/plan.c \
+	lib/convert/plan_open.c \
+	lib/convert/planes.c \
+	lib/convert/planes_gpu.c \
+	lib/convert/produce.c \
+	lib/convert/producer.c \
+	lib/convert/quantized.c \
+	lib/convert/quantizer_choice.c \
+	lib/convert/random_kernel.c \
+	lib/convert/record.c \
+	lib/convert/rounding.c \
+	lib/convert/sources.c \
+	lib/convert/summary.c \
+	lib/convert/target.c
 
 # Shared by all commands; goes into libcmd.a.
-CMD_SRCS = \
-	cmd/cmd.c \
-	cmd/device.c \
-	cmd/elsewhere.c \
-	cmd/learn.c \
-	cmd/messages.c \
-	cmd/number.c \
-	cmd/option.c \
-	cmd/ranks.c \
-	cmd/ranks_place.c \
-	cmd/spawn.c \
-	cmd/suffix.c \
-	cmd/unknown.c
+CLI_SRCS = \
+	cmd/cli/cmd.c \
+	cmd/cli/device.c \
+	cmd/cli/elsewhere.c \
+	cmd/cli/learn.c \
+	cmd/cli/messages.c \
+	cmd/cli/number.c \
+	cmd/cli/option.c \
+	cmd/cli/ranks.c \
+	cmd/cli/ranks_place.c \
+	cmd/cli/spawn.c \
+	cmd/cli/suffix.c \
+	cmd/cli/unknown.c
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
@@ -293,7 +299,7 @@ trainstep_SRCS = \
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,
 # each with -DISA=scalar, -DISA=avx2, ...; those in VECTOR_SRCS have no scalar one,
 # since their scalar truth is a source of its own.
-ISA_SRCS = lib/core/maths_kernel.c lib/io/stats_kernel.c lib/io/pack/random_kernel.c \
+ISA_SRCS = lib/base/maths_kernel.c lib/load/stats_kernel.c lib/convert/random_kernel.c \
 	lib/nvfp4/quant_kernel.c \
 	kernels/cpu/adamw_kernel.c kernels/cpu/attention_few_kernel.c kernels/cpu/coarse_kernel.c \
 	kernels/cpu/gemm_kernel.c kernels/cpu/gemv_kernel.c kernels/cpu/rows_kernel.c
@@ -381,15 +387,15 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,io model kernels format text nvfp4 core,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
-OBJS = $(call objs,$(KERNEL_SRCS) $(CORE_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) $(MODEL_SRCS) \
-	$(IO_SRCS) $(CMD_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
+	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -605,8 +611,8 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 # For --version alone: files that programs write have the version, not the commit.
 COMMIT := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 $(eval $(call remember,$(BUILD)/commit,$(COMMIT)))
-$(BUILD)/cmd/cmd.o: $(BUILD)/commit
-$(BUILD)/cmd/cmd.o: private DEFS = -DNIBBLE_VERSION='"$(VERSION)"' -DNIBBLE_COMMIT='"$(COMMIT)"'
+$(BUILD)/cmd/cli/cmd.o: $(BUILD)/commit
+$(BUILD)/cmd/cli/cmd.o: private DEFS = -DNIBBLE_VERSION='"$(VERSION)"' -DNIBBLE_COMMIT='"$(COMMIT)"'
 
 $(eval $(call remember,$(BUILD)/libedit,$(LIBEDIT)))
 $(BUILD)/cmd/generate/edit.o: $(BUILD)/libedit
@@ -622,14 +628,17 @@ $(BUILD)/$(1:.c=)_$2.o: private DEFS = $(ISA_FLAGS_$2) -DISA=$2
 endef
 $(foreach s,$(ISA_SRCS),$(foreach i,$(ISAS),$(eval $(call isa_rule,$s,$i))))
 
-$(BUILD)/libcore.a: $(call objs,$(CORE_SRCS))
+$(BUILD)/libbase.a: $(call objs,$(BASE_SRCS))
+$(BUILD)/libfile.a: $(call objs,$(FILE_SRCS))
+$(BUILD)/libdist.a: $(call objs,$(DIST_SRCS))
 $(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
 $(BUILD)/libtext.a: $(call objs,$(TEXT_SRCS))
 $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
-$(BUILD)/libio.a: $(call objs,$(IO_SRCS))
+$(BUILD)/libload.a: $(call objs,$(LOAD_SRCS))
+$(BUILD)/libconvert.a: $(call objs,$(CONVERT_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
-$(LIBCMD): $(call objs,$(CMD_SRCS))
+$(LIBCMD): $(call objs,$(CLI_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
 	@mkdir -p $(@D)
 	$(call show,AR)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)

@@ -107,7 +107,7 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
 for tool in meter pages; do
     "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -I"$here/.." -o "$dir/$tool" "$here/$tool.c" \
-        "$here/../lib/core/os.c"
+        "$here/../lib/base/os.c"
 done
 
 # ---- rows ------------------------------------------------------------------------

@@ -20,7 +20,7 @@
  * and the memory.
  */
 #include "kernels/ops.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/model/net.h"
 
 #include <stdio.h>

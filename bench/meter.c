@@ -11,7 +11,7 @@
  *
  * Exit: that of the command.
  */
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <errno.h>
 #include <spawn.h>

@@ -8,9 +8,9 @@
  *   quant speed   CSV: elements a second of each quantizer and instruction set, one thread
  */
 #include "lib/nvfp4/quant.h"
-#include "lib/core/num.h"
-#include "lib/core/os.h"
-#include "lib/core/philox.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
+#include "lib/base/philox.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -40,7 +40,7 @@ trap 'rm -rf "$dir"' EXIT
 source "$here/common.bash"
 build=${NIBBLE_BUILD:-$root/build}
 "${CC:-cc}" -std=c11 -O2 -D_GNU_SOURCE -I"$root" -o "$dir/quant" "$here/quant.c" \
-    "$build/libnvfp4.a" "$build/libcore.a" -lm
+    "$build/libnvfp4.a" "$build/libbase.a" -lm
 begin program,path,quantizer,elements_per_second
 missing=0
 

@@ -8,7 +8,7 @@
  * encoder, freeing.  Each run has a new encoder, so its table of pieces is cold; the
  * lists of ids and bytes have grown in the first run.
  */
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 #include "lib/text/tokenizer.h"
 
 #include <stdio.h>

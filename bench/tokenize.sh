@@ -34,9 +34,9 @@ esac
 name=${text:-tokenizer-text.txt x64}
 name=${name##*/}
 
-make -s BUILD="$build" CC="$cc" "$build/libtext.a" "$build/libcore.a"
+make -s BUILD="$build" CC="$cc" "$build/libtext.a" "$build/libfile.a" "$build/libbase.a"
 "$cc" -O2 -std=c11 -D_GNU_SOURCE -I. -o "$dir/tokenize" bench/tokenize.c \
-    "$build/libtext.a" "$build/libcore.a" -lxxhash -lpthread -lm
+    "$build/libtext.a" "$build/libfile.a" "$build/libbase.a" -lxxhash -lpthread -lm
 
 machine=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 machine=$(uname -n)/${machine:-$(uname -m)}

@@ -4,8 +4,8 @@
 #include "kernels/cuda_sizes.h"
 #include "kernels/kernels.h"
 
-#include "lib/core/nvml.h"
-#include "lib/core/plugin.h"
+#include "lib/base/nvml.h"
+#include "lib/base/plugin.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

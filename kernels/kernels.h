@@ -18,9 +18,9 @@
 #ifndef NIBBLE_KERNELS_KERNELS_H
 #define NIBBLE_KERNELS_KERNELS_H
 
-#include "lib/core/dtype.h"
-#include "lib/core/err.h"
-#include "lib/core/isa.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/base/isa.h"
 #include "lib/nvfp4/quant.h"
 
 #include <stdbool.h>

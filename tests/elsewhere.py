@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""elsewhere.py SOURCE: ask the programs for each row of the table in cmd/elsewhere.c.
+"""elsewhere.py SOURCE: ask the programs for each row of the table in cmd/cli/elsewhere.c.
 
 Each word of another program must be refused with the row's answer, and each option that an answer
 names must be in --help of the program that it is said of.  Prints what is wrong; then the status

@@ -153,7 +153,7 @@ EOT
 }
 
 @test "what other programs call an option or a word is answered with ours, or with why it is not here" {
-    python3 "$HERE/elsewhere.py" "$root/cmd/elsewhere.c" >asked || { cat asked && false; }
+    python3 "$HERE/elsewhere.py" "$root/cmd/cli/elsewhere.c" >asked || { cat asked && false; }
     [ "$(tail -n 1 asked)" -ge 600 ]
     rm asked
     # Capitals, underscores and an argument behind "=" make no difference.

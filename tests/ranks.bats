@@ -54,7 +54,7 @@ setup() {
     settings
 }
 
-has_mpi() { command -v mpirun >/dev/null && [ -e "$BUILD/mpi/lib/core/comm_mpi.o" ]; }
+has_mpi() { command -v mpirun >/dev/null && [ -e "$BUILD/mpi/lib/dist/comm_mpi.o" ]; }
 
 # fresh OUT OPTION...: a random checkpoint.
 fresh() {

@@ -121,7 +121,7 @@ setup() {
 one() { "${t[@]}" --device "$1" -f -o one.ckpt small.ckpt >/dev/null; }
 
 @test "srun --mpi=pmix: 2 and 3 ranks, on one node and on two, end in the bytes of one process" {
-    [ -e "$BUILD/mpi/lib/core/comm_mpi.o" ] || skip "this was built without mpicc"
+    [ -e "$BUILD/mpi/lib/dist/comm_mpi.o" ] || skip "this was built without mpicc"
     [[ $(srun --mpi=list 2>&1) == *pmix* ]] || skip "this Slurm has no PMIx"
     local o
     one cpu
@@ -140,7 +140,7 @@ one() { "${t[@]}" --device "$1" -f -o one.ckpt small.ckpt >/dev/null; }
 }
 
 @test "srun --mpi=none on CPUs is refused in words, at once" {
-    [ -e "$BUILD/mpi/lib/core/comm_mpi.o" ] || skip "this was built without mpicc"
+    [ -e "$BUILD/mpi/lib/dist/comm_mpi.o" ] || skip "this was built without mpicc"
     run -2 --separate-stderr timeout 60 srun --mpi=none -n 2 "${t[@]}" --device cpu -f -o x.ckpt small.ckpt
     # shellcheck disable=SC2154  # of run
     [ "$(grep -c 'trainstep: .*expected mpirun or srun --mpi=pmix' <<<"$stderr")" -eq 2 ] || { echo "$stderr" && false; }

@@ -18,8 +18,8 @@ build=${2:-$root/build}
 cd "$root" || exit 2
 bad=0
 
-# The tree, as areas.  An area may include itself and what its line names; "cmd" are
-# the files shared by all commands, "cmd/*" is any command's folder.
+# The tree, as areas.  An area may include itself and what its line names; "cmd/cli" has
+# what all commands share, "cmd/*" is the folder of any of them.
 check_includes()
 {
     local d dirs=() files
@@ -37,16 +37,23 @@ check_includes()
     # shellcheck disable=SC2016  # $ is for awk
     awk '
     BEGIN {
-        may["lib/core"] = ""
-        may["lib/format"] = "lib/core"
-        may["lib/text"] = "lib/core"
-        may["lib/nvfp4"] = "lib/core"
-        may["kernels"] = "lib/nvfp4 lib/core"
-        may["lib/model"] = "kernels lib/nvfp4 lib/core"
-        may["lib/io"] = "lib/model kernels lib/format lib/text lib/nvfp4 lib/core"
-        may["cmd"] = "lib/io lib/model lib/format lib/text lib/nvfp4 lib/core"
-        may["cmd/*"] = "cmd " may["cmd"]
-        may["cmd"] = "kernels " may["cmd"]
+        # What is above and what below, the lowest first.
+        may["lib/base"] = ""
+        may["lib/file"] = "lib/base"
+        may["lib/nvfp4"] = "lib/base"
+        may["lib/text"] = "lib/file lib/base"
+        may["lib/format"] = "lib/file lib/base"
+        may["lib/dist"] = "lib/base"
+        may["kernels"] = "lib/nvfp4 lib/base"
+        may["lib/model"] = "kernels lib/dist lib/nvfp4 lib/base"
+        may["lib/load"] = "lib/model kernels lib/format lib/text lib/nvfp4 lib/file lib/base"
+        may["lib/convert"] = "lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base"
+        may["lib/data"] = "lib/format lib/text lib/file lib/base"
+        may["lib/infer"] = "lib/data lib/load lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
+        may["lib/train"] = may["lib/infer"]
+        all = "lib/train lib/infer lib/data lib/convert lib/load lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
+        may["cmd/cli"] = "kernels " all
+        may["cmd/*"] = "cmd/cli " all
     }
     function area(path,    part, n) {
         n = split(path, part, "/")
@@ -99,7 +106,7 @@ check_includes()
 check_archives()
 {
     local a found=
-    for a in "$build"/lib{core,format,text,nvfp4,kernels,model,io}.a; do
+    for a in "$build"/lib{base,file,dist,format,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
         [ -e "$a" ] || continue
         found=1
         nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '
@@ -139,7 +146,7 @@ check_archives()
 check_circles()
 {
     local a loop
-    for a in "$build"/lib{core,format,text,nvfp4,kernels,model,io}.a; do
+    for a in "$build"/lib{base,file,dist,format,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
         [ -e "$a" ] || continue
         loop=$(nm -A "$a" | awk '
         {

@@ -86,7 +86,7 @@ lint_tidy()
     for dir in $(mpicc -showme:incdirs 2>/dev/null || true); do
         cppflags+=(-isystem "$dir")
     done
-    have mpicc || without+='|lib/core/comm_mpi'
+    have mpicc || without+='|lib/dist/comm_mpi'
     # shellcheck disable=SC2016  # for the inner shell
     sources '*.c' | grep -vE "^($without)\.c$" | xargs -P "$(nproc)" -n 1 bash -c '
         file=${@: -1}

@@ -4,10 +4,10 @@
  * have but the SHA-256 of the files, so that equal files give equal statements. */
 #include "cmd/datcat/datcat.h"
 
-#include "lib/core/feed.h"
-#include "lib/core/path.h"
+#include "lib/file/feed.h"
+#include "lib/file/path.h"
 #include "lib/format/modeldir.h"
-#include "lib/io/training.h"
+#include "lib/load/training.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -2,10 +2,10 @@
 /* compare: the questions that datcat answers with yes or no. */
 #include "cmd/datcat/datcat.h"
 
-#include "lib/core/arena.h"
-#include "lib/core/par.h"
-#include "lib/core/reader.h"
-#include "lib/io/training.h"
+#include "lib/base/arena.h"
+#include "lib/base/par.h"
+#include "lib/file/reader.h"
+#include "lib/load/training.h"
 #include "lib/model/table.h"
 #include "lib/nvfp4/codec.h"
 

@@ -2,9 +2,9 @@
 /* datcat: look into any tensor file. */
 #include "cmd/datcat/datcat.h"
 
-#include "lib/core/par.h"
+#include "lib/base/par.h"
 #include "lib/format/tok.h"
-#include "lib/io/training.h"
+#include "lib/load/training.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,11 +6,11 @@
 #ifndef NIBBLE_CMD_DATCAT_H
 #define NIBBLE_CMD_DATCAT_H
 
-#include "cmd/cmd.h"
-#include "lib/core/hash.h"
+#include "cmd/cli/cmd.h"
+#include "lib/base/hash.h"
 #include "lib/format/view.h"
-#include "lib/io/select.h"
-#include "lib/io/values.h"
+#include "lib/load/select.h"
+#include "lib/load/values.h"
 
 enum action {
     LIST,

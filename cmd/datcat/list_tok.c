@@ -2,7 +2,7 @@
 /* list_tok: what datcat tells of a .tok, which has samples in place of tensors.  It is read
  * in order, in little memory, and always to its end: nothing of it is true before. */
 #include "cmd/datcat/datcat.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/format/tok.h"
 
 #include <errno.h>

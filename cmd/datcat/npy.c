@@ -5,8 +5,8 @@
  * exactly but for NVFP4 with a tensor scale, whose products are rounded to it. */
 #include "cmd/datcat/datcat.h"
 
-#include "lib/core/feed.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
+#include "lib/file/feed.h"
 
 #include <string.h>
 

@@ -3,9 +3,9 @@
  * order: the same bytes come out for any number of threads. */
 #include "cmd/datcat/datcat.h"
 
-#include "lib/core/feed.h"
-#include "lib/core/num.h"
-#include "lib/core/par.h"
+#include "lib/base/num.h"
+#include "lib/base/par.h"
+#include "lib/file/feed.h"
 
 #include <inttypes.h>
 #include <math.h>

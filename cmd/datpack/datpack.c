@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* datpack: put tensors from any container into any other. */
-#include "cmd/convert.h"
-#include "cmd/suffix.h"
+#include "cmd/cli/convert.h"
+#include "cmd/cli/suffix.h"
 
 #include "lib/format/writer.h"
 
@@ -160,7 +160,7 @@ main(int argc, char **argv)
     cmd_begin(&cmd);
     cfg.threads = cmd_threads(NULL);
     int first = parse(&cfg, argc, argv);
-    cfg.io = cmd_io(&cmd);
+    cfg.host = cmd_host(&cmd);
     if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     cmd_close_stdout();

@@ -2,8 +2,8 @@
 /* answer: see answer.h. */
 #include "cmd/generate/answer.h"
 
-#include "lib/core/num.h"
-#include "lib/core/os.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
 
 #include <stdlib.h>
 #include <string.h>

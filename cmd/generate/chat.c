@@ -8,8 +8,8 @@
 #include "cmd/generate/source.h"
 #include "cmd/generate/transcript.h"
 
-#include "lib/core/nearest.h"
-#include "lib/core/num.h"
+#include "lib/base/nearest.h"
+#include "lib/base/num.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * checkpoint was trained with. */
 #include "cmd/generate/generate.h"
 
-#include "lib/core/map.h"
+#include "lib/file/map.h"
 
 #include <errno.h>
 #include <stdlib.h>

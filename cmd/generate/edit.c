@@ -2,7 +2,7 @@
 /* edit: see edit.h.  NIBBLE_LIBEDIT: libedit's header and library are there (Makefile). */
 #include "cmd/generate/edit.h"
 
-#include "lib/core/reader.h"
+#include "lib/file/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>

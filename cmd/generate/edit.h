@@ -10,7 +10,7 @@
 #ifndef NIBBLE_CMD_GENERATE_EDIT_H
 #define NIBBLE_CMD_GENERATE_EDIT_H
 
-#include "cmd/cmd.h"
+#include "cmd/cli/cmd.h"
 
 #include <signal.h>
 

@@ -3,9 +3,9 @@
 #include "cmd/generate/generate.h"
 #include "cmd/generate/edit.h"
 
-#include "cmd/ranks.h"
-#include "cmd/suffix.h"
-#include "lib/core/path.h"
+#include "cmd/cli/ranks.h"
+#include "cmd/cli/suffix.h"
+#include "lib/file/path.h"
 #include "lib/format/tok.h"
 
 #include <assert.h>

@@ -3,12 +3,12 @@
 #ifndef NIBBLE_CMD_GENERATE_GENERATE_H
 #define NIBBLE_CMD_GENERATE_GENERATE_H
 
-#include "cmd/cmd.h"
-#include "cmd/device.h"
-#include "lib/core/par.h"
+#include "cmd/cli/cmd.h"
+#include "cmd/cli/device.h"
+#include "lib/base/par.h"
 #include "lib/format/tok.h"
 #include "lib/format/writer.h"
-#include "lib/io/load.h"
+#include "lib/load/load.h"
 #include "lib/model/sample.h"
 #include "lib/text/template.h"
 

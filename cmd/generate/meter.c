@@ -2,7 +2,7 @@
 /* meter: see meter.h. */
 #include "cmd/generate/meter.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_CMD_GENERATE_METER_H
 #define NIBBLE_CMD_GENERATE_METER_H
 
-#include "cmd/cmd.h"
+#include "cmd/cli/cmd.h"
 
 struct meter {
     const char *program;

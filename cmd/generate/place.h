@@ -3,7 +3,7 @@
 #ifndef NIBBLE_CMD_GENERATE_PLACE_H
 #define NIBBLE_CMD_GENERATE_PLACE_H
 
-#include "cmd/cmd.h"
+#include "cmd/cli/cmd.h"
 
 struct place {
     const char *what;   // "prompt" or "turn"

@@ -9,7 +9,7 @@ reference_open(struct reference *r, struct session *s)
     const struct config_generate *c = s->c;
     struct load_options o = { .threads = c->where.threads,
                               .no_verify = c->no_verify,
-                              .io = cmd_io(&c->cmd) };
+                              .host = cmd_host(&c->cmd) };
     struct model *m = &r->model;
     *r = (struct reference){ .s = s };
     if (model_open(m, c->kl_model, &o, s->err) < 0)

@@ -2,7 +2,7 @@
 /* request: see request.h. */
 #include "cmd/generate/request.h"
 
-#include "lib/core/nearest.h"
+#include "lib/base/nearest.h"
 
 #include <assert.h>
 #include <float.h>

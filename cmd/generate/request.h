@@ -3,10 +3,10 @@
 #ifndef NIBBLE_CMD_GENERATE_REQUEST_H
 #define NIBBLE_CMD_GENERATE_REQUEST_H
 
+#include "cmd/cli/messages.h"
 #include "cmd/generate/answer.h"
-#include "cmd/messages.h"
-#include "lib/core/arena.h"
-#include "lib/core/json.h"
+#include "lib/base/arena.h"
+#include "lib/base/json.h"
 
 enum request_kind { REQUEST_NONE, REQUEST_PROMPT, REQUEST_MESSAGES, REQUEST_IDS };
 

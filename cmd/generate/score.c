@@ -3,9 +3,9 @@
  * from its logits in a file, or from the model itself. */
 #include "cmd/generate/generate.h"
 
-#include "cmd/ranks.h"
-#include "lib/core/maths.h"
-#include "lib/core/os.h"
+#include "cmd/cli/ranks.h"
+#include "lib/base/maths.h"
+#include "lib/base/os.h"
 #include "lib/format/tok.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
 /* session: a model, its tokenizer and its cache. */
 #include "cmd/generate/generate.h"
 
-#include "lib/core/num.h"
-#include "lib/core/os.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -179,7 +179,7 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
                               .config = c->config,
                               .quant = c->quant,
                               .no_verify = c->no_verify,
-                              .io = cmd_io(&c->cmd) };
+                              .host = cmd_host(&c->cmd) };
     *s = (struct session){ .c = c, .err = err };
     s->q = &s->first;
     double start = os_seconds();

@@ -4,7 +4,7 @@
 #define NIBBLE_CMD_GENERATE_SOURCE_H
 
 #include "cmd/generate/generate.h"
-#include "lib/core/reader.h"
+#include "lib/file/reader.h"
 
 struct source {
     const struct config_generate *c;

@@ -2,7 +2,7 @@
 /* stream: see stream.h. */
 #include "cmd/generate/stream.h"
 
-#include "cmd/cmd.h"
+#include "cmd/cli/cmd.h"
 
 #include <string.h>
 

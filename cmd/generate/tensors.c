@@ -2,7 +2,7 @@
 /* tensors: logits and hidden states as safetensors files. */
 #include "cmd/generate/generate.h"
 
-#include "lib/core/path.h"
+#include "lib/file/path.h"
 #include "lib/format/provenance.h"
 #include "lib/format/writer.h"
 

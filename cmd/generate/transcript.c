@@ -2,10 +2,10 @@
 /* transcript: see transcript.h. */
 #include "cmd/generate/transcript.h"
 
-#include "cmd/cmd.h"
-#include "lib/core/outfile.h"
-#include "lib/core/path.h"
-#include "lib/core/reader.h"
+#include "cmd/cli/cmd.h"
+#include "lib/file/outfile.h"
+#include "lib/file/path.h"
+#include "lib/file/reader.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 #ifndef NIBBLE_CMD_GENERATE_TRANSCRIPT_H
 #define NIBBLE_CMD_GENERATE_TRANSCRIPT_H
 
-#include "cmd/messages.h"
-#include "lib/core/arena.h"
+#include "cmd/cli/messages.h"
+#include "lib/base/arena.h"
 
 #include <stdbool.h>
 

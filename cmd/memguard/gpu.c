@@ -2,7 +2,7 @@
 /* gpu: see gpu.h. */
 #include "cmd/memguard/gpu.h"
 
-#include "lib/core/nvml.h"
+#include "lib/base/nvml.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

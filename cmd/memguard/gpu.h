@@ -4,7 +4,7 @@
 #define NIBBLE_CMD_MEMGUARD_GPU_H
 
 #include "cmd/memguard/tree.h"
-#include "lib/core/err.h"
+#include "lib/base/err.h"
 
 struct gpu;
 

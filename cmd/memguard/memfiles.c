@@ -2,7 +2,7 @@
 /* memfiles: see memfiles.h. */
 #include "cmd/memguard/memfiles.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <dirent.h>
 #include <fcntl.h>

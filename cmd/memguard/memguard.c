@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* memguard: run a command and end it before it exhausts memory. */
-#include "cmd/cmd.h"
+#include "cmd/cli/cmd.h"
 #include "cmd/memguard/gpu.h"
 #include "cmd/memguard/memfiles.h"
 #include "cmd/memguard/report.h"
 #include "cmd/memguard/start.h"
 #include "cmd/memguard/tree.h"
-#include "lib/core/machine.h"
-#include "lib/core/num.h"
-#include "lib/core/os.h"
-#include "lib/core/text.h"
+#include "lib/base/machine.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
+#include "lib/base/text.h"
 
 #include <errno.h>
 #include <math.h>

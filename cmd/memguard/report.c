@@ -2,11 +2,11 @@
 /* report: see report.h. */
 #include "cmd/memguard/report.h"
 
-#include "cmd/cmd.h"
-#include "lib/core/json.h"
-#include "lib/core/os.h"
-#include "lib/core/outfile.h"
-#include "lib/core/path.h"
+#include "cmd/cli/cmd.h"
+#include "lib/base/json.h"
+#include "lib/base/os.h"
+#include "lib/file/outfile.h"
+#include "lib/file/path.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,9 +10,9 @@
 #ifndef NIBBLE_CMD_MEMGUARD_REPORT_H
 #define NIBBLE_CMD_MEMGUARD_REPORT_H
 
-#include "lib/core/buf.h"
-#include "lib/core/err.h"
-#include "lib/core/guard.h"
+#include "lib/base/buf.h"
+#include "lib/base/err.h"
+#include "lib/file/guard.h"
 
 #include <stdbool.h>
 #include <stddef.h>

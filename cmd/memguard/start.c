@@ -2,7 +2,7 @@
 /* start: see start.h. */
 #include "cmd/memguard/start.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <errno.h>
 #include <fcntl.h>

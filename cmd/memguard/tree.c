@@ -2,7 +2,7 @@
 /* tree: see tree.h. */
 #include "cmd/memguard/tree.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* nvquant: quantize tensors to NVFP4, or back. */
-#include "cmd/convert.h"
-#include "cmd/device.h"
-#include "cmd/suffix.h"
+#include "cmd/cli/convert.h"
+#include "cmd/cli/device.h"
+#include "cmd/cli/suffix.h"
 
 #include "lib/format/writer.h"
 
@@ -106,7 +106,7 @@ main(int argc, char **argv)
     device_settle(&where);
     if (where.cuda)
         cfg.gpu = device_open(&where, &err);
-    cfg.io = cmd_io(&cmd);
+    cfg.host = cmd_host(&cmd);
     if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     if (cfg.gpu)

@@ -8,7 +8,7 @@
 #ifndef NIBBLE_CMD_TOKENIZE_CSV_H
 #define NIBBLE_CMD_TOKENIZE_CSV_H
 
-#include "lib/core/text.h"
+#include "lib/base/text.h"
 
 #include <stdbool.h>
 

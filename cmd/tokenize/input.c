@@ -10,8 +10,8 @@
 #include "cmd/tokenize/csv.h"
 #include "cmd/tokenize/tokenize.h"
 
-#include "lib/core/foreign.h"
-#include "lib/core/par.h"
+#include "lib/base/par.h"
+#include "lib/file/foreign.h"
 
 #include <errno.h>
 #include <fcntl.h>

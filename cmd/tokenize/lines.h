@@ -3,7 +3,7 @@
 #ifndef NIBBLE_CMD_TOKENIZE_LINES_H
 #define NIBBLE_CMD_TOKENIZE_LINES_H
 
-#include "lib/core/text.h"
+#include "lib/base/text.h"
 
 /* The line at *at without LF or CR LF, and advance; false at the end.  The last line may lack
  * its LF; a CR at its end stays. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* order: shuffles samples, or packs several into one.
  *
- * --shuffle: see lib/core/shuffle.h.  --pack is best fit decreasing: documents from the longest
+ * --shuffle: see lib/base/shuffle.h.  --pack is best fit decreasing: documents from the longest
  * to the shortest (ties in input order), each into the fullest bin that has space (ties: the
  * bin that got this space last).  Documents in a bin, and bins by their first document, are in
  * input order; --shuffle then shuffles bins.
  */
 #include "cmd/tokenize/tokenize.h"
 
-#include "lib/core/num.h"
-#include "lib/core/shuffle.h"
+#include "lib/base/num.h"
+#include "lib/base/shuffle.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -3,10 +3,10 @@
 #ifndef NIBBLE_CMD_TOKENIZE_ROWS_H
 #define NIBBLE_CMD_TOKENIZE_ROWS_H
 
-#include "cmd/learn.h"
-#include "cmd/messages.h"
-#include "lib/core/arena.h"
-#include "lib/core/json.h"
+#include "cmd/cli/learn.h"
+#include "cmd/cli/messages.h"
+#include "lib/base/arena.h"
+#include "lib/base/json.h"
 #include "lib/text/template.h"
 
 enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS, INPUT_CSV };

@@ -4,7 +4,7 @@
 #include "cmd/tokenize/lines.h"
 #include "cmd/tokenize/tokenize.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <math.h>
 #include <string.h>

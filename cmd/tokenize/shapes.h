@@ -5,7 +5,7 @@
 #define NIBBLE_CMD_TOKENIZE_SHAPES_H
 
 #include "cmd/tokenize/rows.h"
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 
 enum shape_key {
     SHAPE_TEXT,

@@ -2,10 +2,10 @@
 /* tokenize: text to tokens, and back. */
 #include "cmd/tokenize/tokenize.h"
 
-#include "cmd/suffix.h"
-#include "lib/core/foreign.h"
-#include "lib/core/num.h"
-#include "lib/core/path.h"
+#include "cmd/cli/suffix.h"
+#include "lib/base/num.h"
+#include "lib/file/foreign.h"
+#include "lib/file/path.h"
 
 #include <errno.h>
 #include <stdlib.h>

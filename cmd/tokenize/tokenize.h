@@ -8,7 +8,7 @@
 #ifndef NIBBLE_CMD_TOKENIZE_H
 #define NIBBLE_CMD_TOKENIZE_H
 
-#include "cmd/cmd.h"
+#include "cmd/cli/cmd.h"
 #include "cmd/tokenize/columns.h"
 #include "cmd/tokenize/rows.h"
 #include "lib/format/tok.h"

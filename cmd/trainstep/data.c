@@ -4,7 +4,7 @@
  * the order of the current epoch. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/shuffle.h"
+#include "lib/base/shuffle.h"
 
 #include <stdlib.h>
 #include <string.h>

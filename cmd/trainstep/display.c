@@ -3,7 +3,7 @@
  * the status line on standard error, which a terminal shows below the table. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <langinfo.h>
 #include <locale.h>

@@ -8,11 +8,11 @@
  * of another training, or of steps that the checkpoint does not have, are dropped. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/json.h"
-#include "lib/core/num.h"
-#include "lib/core/outfile.h"
-#include "lib/core/path.h"
-#include "lib/core/reader.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
+#include "lib/file/outfile.h"
+#include "lib/file/path.h"
+#include "lib/file/reader.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,12 +3,12 @@
  * standard output and a terminal get.  It only reads the training state. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/json.h"
-#include "lib/core/num.h"
-#include "lib/core/os.h"
-#include "lib/core/outfile.h"
-#include "lib/core/path.h"
-#include "lib/core/reader.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
+#include "lib/file/outfile.h"
+#include "lib/file/path.h"
+#include "lib/file/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,10 +6,10 @@
  * steps of one span of the record can be replayed at a time. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/num.h"
-#include "lib/core/os.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
 #include "lib/format/history.h"
-#include "lib/io/training.h"
+#include "lib/load/training.h"
 
 #include <stdlib.h>
 #include <string.h>

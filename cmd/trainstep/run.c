@@ -2,13 +2,13 @@
 /* run: from a checkpoint to a later one. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "cmd/suffix.h"
+#include "cmd/cli/suffix.h"
 #include "cmd/trainstep/step_dump.h"
-#include "lib/core/num.h"
-#include "lib/core/os.h"
-#include "lib/core/path.h"
-#include "lib/io/quantizer.h"
-#include "lib/io/training.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
+#include "lib/file/path.h"
+#include "lib/load/quantizer.h"
+#include "lib/load/training.h"
 #include "lib/nvfp4/quant.h"
 
 #include <math.h>

@@ -3,14 +3,14 @@
  * a result came to be. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/json.h"
-#include "lib/core/num.h"
-#include "lib/core/os.h"
-#include "lib/core/path.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
+#include "lib/file/path.h"
 #include "lib/format/history.h"
 #include "lib/format/provenance.h"
 #include "lib/format/writer.h"
-#include "lib/io/saving.h"
+#include "lib/load/saving.h"
 
 #include <errno.h>
 #include <fcntl.h>

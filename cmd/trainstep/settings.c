@@ -3,8 +3,8 @@
  * by key, as in a checkpoint. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/maths.h"
-#include "lib/core/num.h"
+#include "lib/base/maths.h"
+#include "lib/base/num.h"
 #include "lib/format/mp.h"
 
 #include <float.h>

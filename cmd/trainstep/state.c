@@ -3,7 +3,7 @@
  * accepted steps by which a spike is recognised. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/io/training.h"
+#include "lib/load/training.h"
 
 #include <math.h>
 #include <string.h>

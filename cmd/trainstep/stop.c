@@ -2,7 +2,7 @@
 /* stop: signals that end a run after the current step is saved, and the message about it. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -2,8 +2,8 @@
 /* teacher: the model of --teacher, from whose logits the run learns. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/map.h"
-#include "lib/core/sha256.h"
+#include "lib/base/sha256.h"
+#include "lib/file/map.h"
 
 #include <errno.h>
 #include <string.h>
@@ -136,7 +136,7 @@ teacher_open(struct run *r)
     if (r->s.loss != LOSS_CE)
         misuse("--teacher: --loss scalar has no logits to compare");
     struct load_options o = { .threads = r->o->where.threads,
-                              .io = cmd_io(&r->o->cmd) };
+                              .host = cmd_host(&r->o->cmd) };
     if (model_open(&r->teacher, path, &o, &r->err) < 0)
         die_err(&r->err);
     r->teacher.memory = MEMORY_TEACHER;

@@ -2,8 +2,8 @@
 /* trainstep: run N training steps from a checkpoint. */
 #include "cmd/trainstep/trainstep.h"
 
-#include "lib/core/num.h"
-#include "lib/core/path.h"
+#include "lib/base/num.h"
+#include "lib/file/path.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,15 +3,15 @@
 #ifndef NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
 #define NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
 
-#include "cmd/cmd.h"
-#include "cmd/device.h"
-#include "cmd/ranks.h"
-#include "lib/core/lock.h"
+#include "cmd/cli/cmd.h"
+#include "cmd/cli/device.h"
+#include "cmd/cli/ranks.h"
+#include "lib/file/lock.h"
 #include "lib/format/mp.h"
 #include "lib/format/state.h"
 #include "lib/format/store.h"
 #include "lib/format/tok.h"
-#include "lib/io/load.h"
+#include "lib/load/load.h"
 #include "lib/model/train.h"
 
 /* ---- settings.c: the options that change results ------------------------------------ */

@@ -6,9 +6,9 @@
  * compilers vectorize them. */
 #include "kernels/cpu/adamw.h"
 
-#include "lib/core/num.h"
-#include "lib/core/philox.h"
-#include "lib/core/vec.h"
+#include "lib/base/num.h"
+#include "lib/base/philox.h"
+#include "lib/base/vec.h"
 
 #include <math.h>
 

@@ -19,7 +19,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/sizes.h"
 
-#include "lib/core/maths.h"
+#include "lib/base/maths.h"
 
 #include <math.h>
 #include <string.h>

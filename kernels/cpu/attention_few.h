@@ -6,7 +6,7 @@
 #ifndef NIBBLE_KERNELS_CPU_ATTENTION_FEW_H
 #define NIBBLE_KERNELS_CPU_ATTENTION_FEW_H
 
-#include "lib/core/isa.h"
+#include "lib/base/isa.h"
 
 #include <stdbool.h>
 #include <stddef.h>

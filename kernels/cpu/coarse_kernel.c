@@ -10,8 +10,8 @@
  * Rows are read one after the other, each from its beginning to its end. */
 #include "kernels/cpu/coarse.h"
 #include "kernels/cpu/sizes.h"
-#include "lib/core/num.h"
-#include "lib/core/vec.h"
+#include "lib/base/num.h"
+#include "lib/base/vec.h"
 #include "lib/nvfp4/codec.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #ifndef NIBBLE_KERNELS_CPU_CODES_H
 #define NIBBLE_KERNELS_CPU_CODES_H
 
-#include "lib/core/vec.h"
+#include "lib/base/vec.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/cpu/sizes.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/rows.h"
 #include "kernels/ops.h"
-#include "lib/core/par.h"
+#include "lib/base/par.h"
 
 struct few_isa;
 struct gemm_isa;

@@ -2,7 +2,7 @@
 /* cross_entropy: losses of rows of logits, and their gradients in the same place. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
-#include "lib/core/maths.h"
+#include "lib/base/maths.h"
 
 #include <string.h>
 

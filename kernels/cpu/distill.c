@@ -3,7 +3,7 @@
  * place. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
-#include "lib/core/maths.h"
+#include "lib/base/maths.h"
 
 #include <string.h>
 

@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/flush.h"
 #include "kernels/cpu/sizes.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <math.h>
 #include <string.h>

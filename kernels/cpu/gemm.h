@@ -20,7 +20,7 @@
 #define NIBBLE_KERNELS_CPU_GEMM_H
 
 #include "kernels/kernels.h"
-#include "lib/core/par.h"
+#include "lib/base/par.h"
 
 /* Element (i, k) is element i * row_stride + k * col_stride of data. */
 struct operand {

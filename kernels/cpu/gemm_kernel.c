@@ -5,7 +5,7 @@
 #include "kernels/cpu/gemm.h"
 
 #include "kernels/cpu/codes.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #if defined __AVX512F__
 enum { MR = 12, VECS = 2 };

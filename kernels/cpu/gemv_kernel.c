@@ -11,7 +11,7 @@
 #include "kernels/cpu/codes.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/sizes.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 /* The y that a sum starts from.  With bf16 a denormal counts as 0, whether the processor
  * flushes operands or not. */

@@ -2,7 +2,7 @@
 /* l1: mean distance of rows from rows of the embedding. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <math.h>
 

@@ -7,7 +7,7 @@
 #ifndef NIBBLE_KERNELS_CPU_ROWS_H
 #define NIBBLE_KERNELS_CPU_ROWS_H
 
-#include "lib/core/isa.h"
+#include "lib/base/isa.h"
 
 #include <stdbool.h>
 #include <stddef.h>

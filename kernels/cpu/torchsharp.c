@@ -14,7 +14,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/sizes.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <math.h>
 #include <stdlib.h>

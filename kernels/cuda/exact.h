@@ -4,7 +4,7 @@
 #ifndef NIBBLE_KERNELS_CUDA_EXACT_H
 #define NIBBLE_KERNELS_CUDA_EXACT_H
 
-#include "lib/core/philox.h"
+#include "lib/base/philox.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -27,7 +27,7 @@ extern "C" {
 }
 #define TO_F16(x) __half2float(__float2half_rn(x))
 #else
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/quant.h"
 #define TO_F16(x) num_from_f16(num_to_f16(x))
 #endif

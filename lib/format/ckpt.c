@@ -4,9 +4,9 @@
  * The layout is a function of the header: arrays follow each other at 4096-byte
  * boundaries, so offsets in the header are checked, not trusted.
  */
-#include "lib/core/json.h"
-#include "lib/core/num.h"
-#include "lib/core/par.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
+#include "lib/base/par.h"
 #include "lib/format/container.h"
 #include "lib/format/mp.h"
 #include "lib/format/state.h"

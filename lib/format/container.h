@@ -6,7 +6,7 @@
 #ifndef NIBBLE_FORMAT_CONTAINER_H
 #define NIBBLE_FORMAT_CONTAINER_H
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 #include "lib/format/store.h"
 #include "lib/format/writer.h"
 

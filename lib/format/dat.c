@@ -8,7 +8,7 @@
  * Of a pipe the headers are kept for the second time; all of it is copied to an unnamed
  * temporary file on the way (unless only a listing is wanted), and mapped there.
  */
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/format/container.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 /* dialect: see dialect.h. */
 #include "lib/format/dialect.h"
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 #include "lib/format/safetensors.h"
 
 #include <ctype.h>

@@ -8,8 +8,8 @@
  */
 #include "lib/format/gguf.h"
 
-#include "lib/core/json.h"
-#include "lib/core/num.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
 #include "lib/format/container.h"
 #include "lib/format/object.h"
 

@@ -8,8 +8,8 @@
 #ifndef NIBBLE_FORMAT_GGUF_H
 #define NIBBLE_FORMAT_GGUF_H
 
-#include "lib/core/buf.h"
-#include "lib/core/text.h"
+#include "lib/base/buf.h"
+#include "lib/base/text.h"
 #include "lib/format/store.h"
 
 #include <stdbool.h>

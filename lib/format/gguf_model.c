@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* gguf_model: names of tensors, key-value pairs and the configuration: see gguf.h. */
-#include "lib/core/json.h"
-#include "lib/core/num.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
 #include "lib/format/gguf.h"
 
 #include <math.h>

@@ -7,9 +7,9 @@
  * checked one by one and their pairs summed up, too: equal sums are equal pairs, but
  * for one case in 2^64.  Only if they differ, the wrong pair is looked for.
  */
-#include "lib/core/hash.h"
-#include "lib/core/json.h"
-#include "lib/core/path.h"
+#include "lib/base/hash.h"
+#include "lib/base/json.h"
+#include "lib/file/path.h"
 #include "lib/format/object.h"
 #include "lib/format/pager.h"
 #include "lib/format/safetensors.h"

@@ -2,7 +2,7 @@
 /* history: see history.h. */
 #include "lib/format/history.h"
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 #include "lib/format/provenance.h"
 
 #include <stdlib.h>

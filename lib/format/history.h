@@ -10,10 +10,10 @@
 #ifndef NIBBLE_FORMAT_HISTORY_H
 #define NIBBLE_FORMAT_HISTORY_H
 
-#include "lib/core/arena.h"
-#include "lib/core/err.h"
-#include "lib/core/hash.h"
-#include "lib/core/text.h"
+#include "lib/base/arena.h"
+#include "lib/base/err.h"
+#include "lib/base/hash.h"
+#include "lib/base/text.h"
 
 enum { HISTORY_SPANS = 128 }; // that are stored as they are
 

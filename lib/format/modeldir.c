@@ -2,9 +2,9 @@
 /* modeldir: see modeldir.h. */
 #include "lib/format/modeldir.h"
 
-#include "lib/core/json.h"
-#include "lib/core/map.h"
-#include "lib/core/path.h"
+#include "lib/base/json.h"
+#include "lib/file/map.h"
+#include "lib/file/path.h"
 #include "lib/format/object.h"
 
 #include <string.h>

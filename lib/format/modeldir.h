@@ -7,9 +7,9 @@
 #ifndef NIBBLE_FORMAT_MODELDIR_H
 #define NIBBLE_FORMAT_MODELDIR_H
 
-#include "lib/core/arena.h"
-#include "lib/core/guard.h"
-#include "lib/core/names.h"
+#include "lib/base/arena.h"
+#include "lib/base/names.h"
+#include "lib/file/guard.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
 /* mp: see mp.h. */
 #include "lib/format/mp.h"
 
-#include "lib/core/hash.h"
-#include "lib/core/json.h"
+#include "lib/base/hash.h"
+#include "lib/base/json.h"
 
 #include <assert.h>
 #include <stdarg.h>

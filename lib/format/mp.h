@@ -8,9 +8,9 @@
 #ifndef NIBBLE_FORMAT_MP_H
 #define NIBBLE_FORMAT_MP_H
 
-#include "lib/core/buf.h"
-#include "lib/core/err.h"
-#include "lib/core/text.h"
+#include "lib/base/buf.h"
+#include "lib/base/err.h"
+#include "lib/base/text.h"
 
 #include <msgpack.h>
 #include <stdbool.h>

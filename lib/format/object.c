@@ -2,7 +2,7 @@
 /* object: see object.h. */
 #include "lib/format/object.h"
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 
 int
 object_read(struct nibble_object *o, const char *file, struct slice text,

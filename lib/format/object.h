@@ -6,9 +6,9 @@
 #ifndef NIBBLE_FORMAT_OBJECT_H
 #define NIBBLE_FORMAT_OBJECT_H
 
-#include "lib/core/arena.h"
-#include "lib/core/err.h"
-#include "lib/core/text.h"
+#include "lib/base/arena.h"
+#include "lib/base/err.h"
+#include "lib/base/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>

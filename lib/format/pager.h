@@ -4,8 +4,8 @@
 #ifndef NIBBLE_FORMAT_PAGER_H
 #define NIBBLE_FORMAT_PAGER_H
 
-#include "lib/core/json.h"
-#include "lib/core/map.h"
+#include "lib/base/json.h"
+#include "lib/file/map.h"
 
 struct pager {
     struct map *map;

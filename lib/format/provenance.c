@@ -2,7 +2,7 @@
 /* provenance: see provenance.h. */
 #include "lib/format/provenance.h"
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 
 void
 provenance_begin(struct buf *b)

@@ -6,8 +6,8 @@
 #ifndef NIBBLE_FORMAT_PROVENANCE_H
 #define NIBBLE_FORMAT_PROVENANCE_H
 
-#include "lib/core/hash.h"
-#include "lib/core/text.h"
+#include "lib/base/hash.h"
+#include "lib/base/text.h"
 
 void provenance_begin(struct buf *b);
 /* One input with its own provenance, p == NULL: it has none; or count > 1 of them by

@@ -6,8 +6,8 @@
  * file again, to make the list.
  */
 #include "lib/format/safetensors.h"
-#include "lib/core/json.h"
-#include "lib/core/num.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
 #include "lib/format/object.h"
 #include "lib/format/pager.h"
 #include "lib/format/spans.h"

@@ -2,7 +2,7 @@
 /* state: see state.h. */
 #include "lib/format/state.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <float.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #ifndef NIBBLE_FORMAT_STATE_H
 #define NIBBLE_FORMAT_STATE_H
 
-#include "lib/core/hash.h"
+#include "lib/base/hash.h"
 #include "lib/format/mp.h"
 
 enum { SPIKE_WINDOW = 128, STATE_ROUTE = 96, STATE_FP8 = 8 }; // magnitudes of a layer

@@ -3,7 +3,7 @@
  * replace. */
 #include "lib/format/store.h"
 
-#include "lib/core/path.h"
+#include "lib/file/path.h"
 #include "lib/format/container.h"
 #include "lib/format/modeldir.h"
 

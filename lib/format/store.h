@@ -12,14 +12,14 @@
 #ifndef NIBBLE_FORMAT_STORE_H
 #define NIBBLE_FORMAT_STORE_H
 
-#include "lib/core/arena.h"
-#include "lib/core/dtype.h"
-#include "lib/core/err.h"
-#include "lib/core/guard.h"
-#include "lib/core/hash.h"
-#include "lib/core/map.h"
-#include "lib/core/names.h"
-#include "lib/core/text.h"
+#include "lib/base/arena.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/base/hash.h"
+#include "lib/base/names.h"
+#include "lib/base/text.h"
+#include "lib/file/guard.h"
+#include "lib/file/map.h"
 #include "lib/format/traits.h"
 
 #include <stdbool.h>

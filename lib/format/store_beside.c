@@ -5,8 +5,8 @@
  * (store_load_config), inside the container (its reader), in the sidecar of the file,
  * in a config.json beside it (store_load_beside); that of a directory is its own
  * config.json. */
-#include "lib/core/json.h"
-#include "lib/core/path.h"
+#include "lib/base/json.h"
+#include "lib/file/path.h"
 #include "lib/format/container.h"
 #include "lib/format/object.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* store_open: which container a path is, and reading it. */
-#include "lib/core/foreign.h"
+#include "lib/file/foreign.h"
 #include "lib/format/kinds.h"
 #include "lib/format/tok.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store_sums: what the checksums of a store prove. */
-#include "lib/core/feed.h"
-#include "lib/core/par.h"
+#include "lib/base/par.h"
+#include "lib/file/feed.h"
 #include "lib/format/container.h"
 
 #include <stdlib.h>

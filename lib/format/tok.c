@@ -2,9 +2,9 @@
 /* tok: see tok.h. */
 #include "lib/format/tok.h"
 
-#include "lib/core/foreign.h"
-#include "lib/core/json.h"
-#include "lib/core/num.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
+#include "lib/file/foreign.h"
 #include "lib/format/mp.h"
 #include "lib/format/provenance.h"
 

@@ -14,10 +14,10 @@
 #ifndef NIBBLE_FORMAT_TOK_H
 #define NIBBLE_FORMAT_TOK_H
 
-#include "lib/core/buf.h"
-#include "lib/core/hash.h"
-#include "lib/core/outfile.h"
-#include "lib/core/text.h"
+#include "lib/base/buf.h"
+#include "lib/base/hash.h"
+#include "lib/base/text.h"
+#include "lib/file/outfile.h"
 
 #include <stdbool.h>
 #include <stddef.h>

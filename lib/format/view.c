@@ -2,7 +2,7 @@
 /* view: see view.h. */
 #include "lib/format/view.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/format/container.h"
 #include "lib/format/gguf.h"
 

@@ -3,9 +3,9 @@
  * literals (headers) and payloads are; here the bytes go out in that order. */
 #include "lib/format/writer.h"
 
-#include "lib/core/json.h"
-#include "lib/core/par.h"
-#include "lib/core/text.h"
+#include "lib/base/json.h"
+#include "lib/base/par.h"
+#include "lib/base/text.h"
 #include "lib/format/container.h"
 #include "lib/format/object.h"
 

@@ -9,10 +9,10 @@
 #ifndef NIBBLE_FORMAT_WRITER_H
 #define NIBBLE_FORMAT_WRITER_H
 
-#include "lib/core/buf.h"
-#include "lib/core/dtype.h"
-#include "lib/core/hash.h"
-#include "lib/core/outdir.h"
+#include "lib/base/buf.h"
+#include "lib/base/dtype.h"
+#include "lib/base/hash.h"
+#include "lib/file/outdir.h"
 #include "lib/format/modeldir.h"
 #include "lib/format/traits.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* writer_open: what is to be written, checked and measured before any of it is. */
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/format/kinds.h"
 #include "lib/format/view.h"
 

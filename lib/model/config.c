@@ -2,8 +2,8 @@
 /* config: see config.h. */
 #include "lib/model/config.h"
 
-#include "lib/core/json.h"
-#include "lib/core/names.h"
+#include "lib/base/json.h"
+#include "lib/base/names.h"
 
 #include <string.h>
 

@@ -7,9 +7,9 @@
 #ifndef NIBBLE_MODEL_CONFIG_H
 #define NIBBLE_MODEL_CONFIG_H
 
-#include "lib/core/dtype.h"
-#include "lib/core/err.h"
-#include "lib/core/text.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/base/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -11,7 +11,7 @@
 #define NIBBLE_MODEL_EXCHANGE_H
 
 #include "kernels/kernels.h"
-#include "lib/core/comm.h"
+#include "lib/dist/comm.h"
 
 /* Events of kernels.h. */
 enum exchange_event {

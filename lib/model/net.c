@@ -2,8 +2,8 @@
 /* net: see net.h. */
 #include "lib/model/net.h"
 
-#include "lib/core/maths.h"
-#include "lib/core/num.h"
+#include "lib/base/maths.h"
+#include "lib/base/num.h"
 #include "lib/model/pass.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 /* pass: see pass.h. */
 #include "lib/model/pass.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/tiles.h"
 
 #include <stdlib.h>

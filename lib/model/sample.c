@@ -2,8 +2,8 @@
 /* sample: see sample.h. */
 #include "lib/model/sample.h"
 
-#include "lib/core/maths.h"
-#include "lib/core/philox.h"
+#include "lib/base/maths.h"
+#include "lib/base/philox.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #ifndef NIBBLE_MODEL_SAMPLE_H
 #define NIBBLE_MODEL_SAMPLE_H
 
-#include "lib/core/err.h"
+#include "lib/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -7,7 +7,7 @@
 #ifndef NIBBLE_MODEL_TABLE_H
 #define NIBBLE_MODEL_TABLE_H
 
-#include "lib/core/arena.h"
+#include "lib/base/arena.h"
 #include "lib/model/config.h"
 
 enum role {

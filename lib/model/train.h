@@ -7,7 +7,7 @@
 #ifndef NIBBLE_MODEL_TRAIN_H
 #define NIBBLE_MODEL_TRAIN_H
 
-#include "lib/core/comm.h"
+#include "lib/dist/comm.h"
 #include "lib/model/arrays.h"
 #include "lib/model/weights.h"
 

@@ -3,7 +3,7 @@
  * gradients. */
 #include "lib/model/train.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/model/delayed.h"
 #include "lib/model/gradient.h"
 #include "lib/model/shard.h"

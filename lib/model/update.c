@@ -2,7 +2,7 @@
 /* update: see update.h; numerics.md section 7 by its numbers. */
 #include "lib/model/update.h"
 
-#include "lib/core/maths.h"
+#include "lib/base/maths.h"
 #include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 #include "lib/model/squares.h"

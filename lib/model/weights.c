@@ -2,7 +2,7 @@
 /* weights: see weights.h. */
 #include "lib/model/weights.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/model/exchange.h"
 #include "lib/model/shard.h"
 #include "lib/nvfp4/tiles.h"

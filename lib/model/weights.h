@@ -6,7 +6,7 @@
 #ifndef NIBBLE_MODEL_WEIGHTS_H
 #define NIBBLE_MODEL_WEIGHTS_H
 
-#include "lib/core/comm.h"
+#include "lib/dist/comm.h"
 #include "lib/model/net.h"
 
 struct weights {

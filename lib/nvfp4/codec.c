@@ -2,7 +2,7 @@
 /* codec: see codec.h. */
 #include "lib/nvfp4/codec.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  */
 #include "lib/nvfp4/gguf.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/codec.h"
 
 /* Nibble i of x to the low half of byte i. */

@@ -3,8 +3,8 @@
  * them; A: its largest magnitude, T: the tensor's, D(c): the value of scale byte c. */
 #include "lib/nvfp4/quant.h"
 
-#include "lib/core/num.h"
-#include "lib/core/philox.h"
+#include "lib/base/num.h"
+#include "lib/base/philox.h"
 #include "lib/nvfp4/quant_kernel.h"
 
 #include <float.h>

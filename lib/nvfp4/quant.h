@@ -14,8 +14,8 @@
 #ifndef NIBBLE_NVFP4_QUANT_H
 #define NIBBLE_NVFP4_QUANT_H
 
-#include "lib/core/dtype.h"
-#include "lib/core/isa.h"
+#include "lib/base/dtype.h"
+#include "lib/base/isa.h"
 #include "lib/nvfp4/codec.h"
 
 #include <stdbool.h>

@@ -17,8 +17,8 @@
  */
 #include "lib/nvfp4/quant_kernel.h"
 
-#include "lib/core/num.h"
-#include "lib/core/vec.h"
+#include "lib/base/num.h"
+#include "lib/base/vec.h"
 
 #include <float.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef NIBBLE_TEXT_BPE_H
 #define NIBBLE_TEXT_BPE_H
 
-#include "lib/core/buf.h"
+#include "lib/base/buf.h"
 #include "lib/text/tokenizer.h"
 
 #include <stdbool.h>

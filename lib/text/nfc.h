@@ -3,8 +3,8 @@
 #ifndef NIBBLE_TEXT_NFC_H
 #define NIBBLE_TEXT_NFC_H
 
-#include "lib/core/buf.h"
-#include "lib/core/text.h"
+#include "lib/base/buf.h"
+#include "lib/base/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -13,9 +13,9 @@
  */
 #include "lib/text/tokenizer.h"
 
-#include "lib/core/foreign.h"
-#include "lib/core/json.h"
-#include "lib/core/map.h"
+#include "lib/base/json.h"
+#include "lib/file/foreign.h"
+#include "lib/file/map.h"
 #include "lib/text/split.h"
 #include "lib/text/vocab.h"
 

@@ -11,11 +11,11 @@
 #ifndef NIBBLE_TEXT_TOKENIZER_H
 #define NIBBLE_TEXT_TOKENIZER_H
 
-#include "lib/core/buf.h"
-#include "lib/core/err.h"
-#include "lib/core/guard.h"
-#include "lib/core/hash.h"
-#include "lib/core/text.h"
+#include "lib/base/buf.h"
+#include "lib/base/err.h"
+#include "lib/base/hash.h"
+#include "lib/base/text.h"
+#include "lib/file/guard.h"
 
 #include <stdbool.h>
 #include <stddef.h>

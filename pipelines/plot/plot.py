@@ -34,7 +34,7 @@ class Fail(Exception):
 
 # ---- text --------------------------------------------------------------------------------
 
-# Controls, and what turns the direction of writing: what lib/core/text.c escapes.
+# Controls, and what turns the direction of writing: what lib/base/text.c escapes.
 UNSAFE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

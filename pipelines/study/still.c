@@ -28,8 +28,8 @@
  * No randomness but Philox, no libm but sqrtf: equal everywhere.
  */
 #include "kernels/kernels.h"
-#include "lib/core/num.h"
-#include "lib/core/philox.h"
+#include "lib/base/num.h"
+#include "lib/base/philox.h"
 #include "lib/nvfp4/quant.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * has them, NVFP4 operands; sums in f32. */
 #include "tests/emulate/include/cublasLt.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/tiles.h"
 #include "tests/emulate/emulate.h"
 

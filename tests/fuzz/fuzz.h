@@ -4,11 +4,11 @@
 #ifndef NIBBLE_TESTS_FUZZ_FUZZ_H
 #define NIBBLE_TESTS_FUZZ_FUZZ_H
 
-#include "lib/core/json.h"
-#include "lib/core/num.h"
+#include "lib/base/json.h"
+#include "lib/base/num.h"
 #include "lib/format/store.h"
 #include "lib/format/view.h"
-#include "lib/io/values.h"
+#include "lib/load/values.h"
 
 #include <fcntl.h>
 #include <ftw.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* json: what json_skip takes, the pull calls take too; the text that it returns parses
  * again, and every string survives being written. */
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 
 #include "tests/fuzz/fuzz.h"
 

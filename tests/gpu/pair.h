@@ -8,8 +8,8 @@
 #define NIBBLE_TESTS_GPU_PAIR_H
 
 #include "kernels/kernels.h"
-#include "lib/core/num.h"
-#include "lib/core/os.h"
+#include "lib/base/num.h"
+#include "lib/base/os.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
  * --time: a step of layers of Qwen3-4B, for one sequence and several. */
 #include "tests/gpu/pair.h"
 
-#include "lib/core/os.h"
+#include "lib/base/os.h"
 #include "lib/nvfp4/quant.h"
 
 enum { MANY = 64 }; // GEMV_MAX of kernels/cuda, ATTEND_MAX

@@ -5,7 +5,7 @@
  * nothing is lost that is too small for a code. */
 #include "kernels/kernels.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #ifndef NIBBLE_TESTS_UNIT_CHECK_H
 #define NIBBLE_TESTS_UNIT_CHECK_H
 
-#include "lib/core/philox.h"
+#include "lib/base/philox.h"
 
 #include <ftw.h>
 #include <stdarg.h>

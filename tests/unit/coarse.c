@@ -4,7 +4,7 @@
  * any number of threads, large and tiny values and those that are not finite. */
 #include "kernels/cpu/coarse.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/codec.h"
 #include "tests/unit/check.h"
 #include "tests/unit/matrix.h"

@@ -3,7 +3,7 @@
  * published rows of codes. */
 #include "lib/nvfp4/codec.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * and each single change to it that must be refused or taken. */
 #include "lib/model/config.h"
 
-#include "lib/core/buf.h"
+#include "lib/base/buf.h"
 #include "lib/model/table.h"
 #include "tests/unit/check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* dtype: names, and sizes at the edges of 63 bits. */
-#include "lib/core/dtype.h"
+#include "lib/base/dtype.h"
 
 #include "tests/unit/check.h"
 

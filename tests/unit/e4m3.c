@@ -3,7 +3,7 @@
  * scale; exact for sweepfp8, and for other quantizers counted. */
 #include "lib/nvfp4/e4m3.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #define E4M3_FN static inline

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* feed: the bytes of a file, alone and with a reader, around its chunk size (512 KiB)
  * and the size of its ring (8 chunks); a file that shrinks is heard. */
-#include "lib/core/feed.h"
+#include "lib/file/feed.h"
 
 #include "tests/unit/check.h"
 

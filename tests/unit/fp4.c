@@ -4,7 +4,7 @@
  * loop, and close to what a tensor core computes from codes and tiles; everything the same
  * for any threads and instruction set, and for a row alone or among others. */
 #include "kernels/kernels.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/tiles.h"
 #include "tests/unit/check.h"
 #include "tests/unit/matrix.h"

@@ -4,7 +4,7 @@
  * both again with operands that are rounded to bf16, also where numbers are odd. */
 #include "kernels/cpu/gemm.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/nvfp4/codec.h"
 #include "tests/unit/check.h"
 #include "tests/unit/matrix.h"

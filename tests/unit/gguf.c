@@ -5,11 +5,11 @@
  *   gguf OUT CONFIG TOKENIZER   writes a model of that configuration, of a pattern
  */
 #include "lib/nvfp4/gguf.h"
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/format/store.h"
 #include "lib/format/view.h"
 #include "lib/format/writer.h"
-#include "lib/io/gguf_vocab.h"
+#include "lib/load/gguf_vocab.h"
 #include "lib/model/table.h"
 #include "lib/nvfp4/codec.h"
 #include "tests/unit/check.h"

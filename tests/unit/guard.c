@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* guard and map: mapped input files, what happens when they shrink, and the temporary
  * files that a deadly signal leaves. */
-#include "lib/core/guard.h"
+#include "lib/file/guard.h"
 
-#include "lib/core/map.h"
+#include "lib/file/map.h"
 #include "tests/unit/check.h"
 
 #include <fcntl.h>

@@ -2,9 +2,9 @@
 /* hash: XXH3 against values of xxhsum 0.8.1 (-H2 and -H3 of check_byte's pattern),
  * SHA-256 against the published vectors and Python's hashlib, both in pieces, and the
  * fast block function of SHA-256 against the portable one. */
-#include "lib/core/hash.h"
+#include "lib/base/hash.h"
 
-#include "lib/core/sha256.h"
+#include "lib/base/sha256.h"
 #include "tests/unit/check.h"
 
 enum { LONGEST = 1048577 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* json: what the reader takes and refuses, the values it gives, the strings it writes. */
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 
 #include "tests/unit/check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* lock: one process at a time makes new versions of a file. */
-#include "lib/core/lock.h"
+#include "lib/file/lock.h"
 
 #include "tests/unit/check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* maths: against libm, over the ranges that are promised. */
-#include "lib/core/maths.h"
+#include "lib/base/maths.h"
 
 #include "tests/unit/check.h"
 

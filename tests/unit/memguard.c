@@ -3,7 +3,7 @@
  * group leaves, samples that are thinned out. */
 #include "cmd/memguard/report.h"
 #include "cmd/memguard/tree.h"
-#include "lib/core/machine.h"
+#include "lib/base/machine.h"
 #include "tests/unit/check.h"
 
 #include <sys/stat.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* model: a file on a device: whole payloads, memory that is used again, the words of a
  * quantizer, and models of each container. */
-#include "lib/io/bulk.h"
-#include "lib/io/load.h"
-#include "lib/io/pool.h"
-#include "lib/io/quantizer.h"
+#include "lib/load/bulk.h"
+#include "lib/load/load.h"
+#include "lib/load/pool.h"
+#include "lib/load/quantizer.h"
 #include "tests/unit/model_files.h"
 
 static struct kernels *
@@ -16,29 +16,29 @@ open_cpu(struct err *err)
     return k;
 }
 
-/* ---- io ------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------- */
 
 static void
 check_io(void)
 {
-    struct io quiet = io;
+    struct host quiet = host;
     struct buf lines = { 0 };
     buf_str(&lines, "one\ntwo\n");
     heard = (struct heard){ 0 };
-    io_warn(&io, "%s %d", "n", 3);
-    io_warn_lines(&io, &lines);
+    host_warn(&host, "%s %d", "n", 3);
+    host_warn_lines(&host, &lines);
     CHECK(strcmp(heard.warnings, "n 3\none\ntwo\n") == 0);
-    struct io_progress p = io_progress_begin(&io, "reading", 10);
+    struct host_progress p = host_progress_begin(&host, "reading", 10);
     CHECK(heard.done == 0 && heard.total == 10);
-    io_progress_add(&p, 4);
+    host_progress_add(&p, 4);
     CHECK(heard.done == 4);
-    io_progress_end(&p);
+    host_progress_end(&p);
     CHECK(heard.done == 10 && heard.calls == 3);
     quiet.warn = NULL;
     quiet.progress = NULL;
-    io_warn_lines(&quiet, &lines);
-    p = io_progress_begin(&quiet, "reading", 1);
-    io_progress_end(&p);
+    host_warn_lines(&quiet, &lines);
+    p = host_progress_begin(&quiet, "reading", 1);
+    host_progress_end(&p);
     CHECK(heard.calls == 3);
     buf_free(&lines);
 }
@@ -178,7 +178,7 @@ last_token(struct model *m, int32_t *id)
 static int32_t
 ask(const char *path, const char *quant, struct model *m, struct err *err)
 {
-    const struct load_options o = { .threads = 2, .quant = quant, .io = &io };
+    const struct load_options o = { .threads = 2, .quant = quant, .host = &host };
     struct kernels *k = open_cpu(err);
     int32_t id = -2;
     if (model_open(m, path, &o, err) == 0 && model_load(m, k, 16) == 0 &&

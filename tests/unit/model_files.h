@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* model_files: small models of random weights, for unit programs of lib/io. */
+/* model_files: small models of random weights, for unit programs of lib/convert and lib/load. */
 #ifndef NIBBLE_TESTS_UNIT_MODEL_FILES_H
 #define NIBBLE_TESTS_UNIT_MODEL_FILES_H
 
-#include "lib/core/par.h"
+#include "lib/base/par.h"
+#include "lib/convert/pack.h"
 #include "lib/format/writer.h"
-#include "lib/io/pack/pack.h"
 #include "tests/unit/check.h"
 
 static struct guard guard;
@@ -36,20 +36,20 @@ hear_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
     h->total = total;
 }
 
-static struct io io = { .program = "unit",
-                        .version = "0",
-                        .tmpdir = "/tmp",
-                        .guard = &guard,
-                        .warn = hear_warning,
-                        .progress = hear_progress,
-                        .ctx = &heard };
+static struct host host = { .program = "unit",
+                            .version = "0",
+                            .tmpdir = "/tmp",
+                            .guard = &guard,
+                            .warn = hear_warning,
+                            .progress = hear_progress,
+                            .ctx = &heard };
 
 /* A pack of that output, whose kind is that of its suffix. */
 static inline struct pack
 pack_to(const char *out)
 {
-    io.isa = isa_best();
-    return (struct pack){ .io = &io,
+    host.isa = isa_best();
+    return (struct pack){ .host = &host,
                           .out = out,
                           .to = writer_kind_of(out),
                           .shard_bytes = UINT64_MAX,

@@ -2,7 +2,7 @@
 /* mp: canonical msgpack, each form at its edges, and what is refused. */
 #include "lib/format/mp.h"
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* names: numbers of names, and names that were seen before, against what the loop that
  * makes them knows. */
-#include "lib/core/names.h"
+#include "lib/base/names.h"
 
-#include "lib/core/arena.h"
+#include "lib/base/arena.h"
 #include "tests/unit/check.h"
 
 enum { MANY = 200000 };

@@ -10,7 +10,7 @@
  */
 #include "lib/model/net.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "lib/format/store.h"
 #include "lib/nvfp4/quant.h"
 #include "tests/unit/check.h"

@@ -5,7 +5,7 @@
  * the FPU round.  Rounding changes at the midpoints between neighbours and nowhere
  * else, so all of them with their neighbours are tried.  "num all" tries every float
  * (two minutes). */
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 
 #include "tests/unit/check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* outfile: files and directories that appear whole or not at all. */
-#include "lib/core/outdir.h"
-#include "lib/core/path.h"
+#include "lib/file/outdir.h"
+#include "lib/file/path.h"
 
 #include "tests/unit/check.h"
 

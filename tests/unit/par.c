@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* par: each item once, workers by number, the error of the lowest item, threads that sleep
  * are woken; for threads of one call and for those of a pool. */
-#include "lib/core/par.h"
+#include "lib/base/par.h"
 
 #include "tests/unit/check.h"
 

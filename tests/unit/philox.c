@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* philox: the known answers that Random123 publishes for philox4x32-10 (kat_vectors). */
-#include "lib/core/philox.h"
+#include "lib/base/philox.h"
 
 #include "tests/unit/check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plan: what a conversion decides before it writes a byte: names, types, order, where the
  * bytes come from, who shares a tensor scale, and what is refused. */
-#include "lib/io/pack/plan.h"
+#include "lib/convert/plan.h"
 #include "tests/unit/model_files.h"
 
 enum { LAYERS = 2, ROWS = 2 + 11 * LAYERS }; // of a tied model

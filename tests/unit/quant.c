@@ -3,7 +3,7 @@
  * a search over all bytes, idempotence where it is promised. */
 #include "lib/nvfp4/quant.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 /* quant_paths: the vector paths give the bytes of the scalar truth, and its costs. */
 #include "lib/nvfp4/quant.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #include <float.h>

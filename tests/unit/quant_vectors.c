@@ -4,7 +4,7 @@
  * on every path that this machine has. */
 #include "lib/nvfp4/quant.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #include <ctype.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* reader: lines across the borders of reads, with and without an end, at the limit and
  * above it; reads that fail. */
-#include "lib/core/reader.h"
+#include "lib/file/reader.h"
 
 #include "tests/unit/check.h"
 

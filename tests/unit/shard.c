@@ -2,7 +2,7 @@
 /* shard: parts of a tensor's elements for any number of ranks cover it once, in order, in whole
  * units; one rank's communicator gives back what it is given. */
 #include "lib/model/shard.h"
-#include "lib/core/comm.h"
+#include "lib/dist/comm.h"
 
 #include "tests/unit/check.h"
 

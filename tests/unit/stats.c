@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* stats: every instruction set gives the bits of the scalar loops, and those are right
  * by a plain loop in long double. */
-#include "lib/io/stats.h"
+#include "lib/load/stats.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * stop text; all of it together is the text up to the first stop text. */
 #include "cmd/generate/stream.h"
 
-#include "lib/core/text.h"
+#include "lib/base/text.h"
 #include "tests/unit/check.h"
 
 static struct guard guard;

@@ -3,7 +3,7 @@
  *
  * A sequence is well-formed if, read without any check, it gives a character whose
  * encoding is the same bytes again. */
-#include "lib/core/text.h"
+#include "lib/base/text.h"
 
 #include "tests/unit/check.h"
 

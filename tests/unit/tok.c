@@ -3,7 +3,7 @@
  * with every bit flipped, before they are read and between one reading and the next. */
 #include "lib/format/tok.h"
 
-#include "lib/core/map.h"
+#include "lib/file/map.h"
 
 #include "tests/unit/check.h"
 

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_UNIT_TOKENS_H
 #define NIBBLE_TESTS_UNIT_TOKENS_H
 
-#include "lib/core/json.h"
+#include "lib/base/json.h"
 #include "lib/text/tokenizer.h"
 #include "tests/unit/check.h"
 

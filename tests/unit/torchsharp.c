@@ -4,7 +4,7 @@
  * threads and any chunks of rows; and the flaws that it is kept to show. */
 #include "kernels/kernels.h"
 
-#include "lib/core/num.h"
+#include "lib/base/num.h"
 #include "tests/unit/check.h"
 #include "tests/unit/matrix.h"
 

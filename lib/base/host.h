@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* host: what the libraries need of the process that calls them, which owns the signal
+ * handlers, the terminal and the environment.  One struct host serves all calls of a
+ * program and outlives what was opened with it. */
+#ifndef NIBBLE_BASE_HOST_H
+#define NIBBLE_BASE_HOST_H
+
+#include "lib/base/buf.h"
+#include "lib/base/isa.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct guard;
+
+struct host {
+    const char *program, *version; // recorded in the files that are written
+    const char *tmpdir;            // for large temporary data
+    struct guard *guard;           // of mappings and temporary files
+    enum isa isa;
+    bool verbose;
+    // NULL: not wanted.  A line has no newline; done counts from 0 to total.
+    void (*warn)(void *ctx, const char *line);
+    void (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
+    void *ctx;
+};
+
+void host_warn(const struct host *host, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Each line of a buffer. */
+void host_warn_lines(const struct host *host, const struct buf *lines);
+
+struct host_progress {
+    const struct host *host;
+    const char *what;
+    uint64_t done, total; // bytes
+};
+
+struct host_progress host_progress_begin(const struct host *host, const char *what,
+                                         uint64_t total);
+void host_progress_add(struct host_progress *p, uint64_t bytes);
+/* Also after a failure. */
+void host_progress_end(struct host_progress *p);
+
+#endif
