@@ -208,13 +208,30 @@ CONVERT_SRCS = \
 	lib/convert/summary.c \
 	lib/convert/target.c
 
+DATA_SRCS = \
+	lib/data/array.c \
+	lib/data/columns.c \
+	lib/data/csv.c \
+	lib/data/detokenize.c \
+	lib/data/emit.c \
+	lib/data/input.c \
+	lib/data/kind.c \
+	lib/data/learn.c \
+	lib/data/lines.c \
+	lib/data/make.c \
+	lib/data/messages.c \
+	lib/data/options.c \
+	lib/data/order.c \
+	lib/data/rows.c \
+	lib/data/samples.c \
+	lib/data/shapes.c \
+	lib/data/sink.c
+
 # Shared by all commands; goes into libcmd.a.
 CLI_SRCS = \
 	cmd/cli/cmd.c \
 	cmd/cli/device.c \
 	cmd/cli/elsewhere.c \
-	cmd/cli/learn.c \
-	cmd/cli/messages.c \
 	cmd/cli/number.c \
 	cmd/cli/option.c \
 	cmd/cli/ranks.c \
@@ -262,21 +279,7 @@ memguard_SRCS = \
 	cmd/memguard/start.c \
 	cmd/memguard/tree.c
 nvquant_SRCS = cmd/nvquant/nvquant.c
-tokenize_SRCS = \
-	cmd/tokenize/array.c \
-	cmd/tokenize/columns.c \
-	cmd/tokenize/csv.c \
-	cmd/tokenize/detokenize.c \
-	cmd/tokenize/emit.c \
-	cmd/tokenize/input.c \
-	cmd/tokenize/kind.c \
-	cmd/tokenize/lines.c \
-	cmd/tokenize/order.c \
-	cmd/tokenize/rows.c \
-	cmd/tokenize/samples.c \
-	cmd/tokenize/shapes.c \
-	cmd/tokenize/sink.c \
-	cmd/tokenize/tokenize.c
+tokenize_SRCS = cmd/tokenize/tokenize.c
 trainstep_SRCS = \
 	cmd/trainstep/data.c \
 	cmd/trainstep/display.c \
@@ -387,7 +390,7 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,data convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
@@ -395,7 +398,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
-	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -637,6 +640,7 @@ $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
 $(BUILD)/libload.a: $(call objs,$(LOAD_SRCS))
 $(BUILD)/libconvert.a: $(call objs,$(CONVERT_SRCS))
+$(BUILD)/libdata.a: $(call objs,$(DATA_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CLI_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
@@ -768,8 +772,6 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 
 # Of something that only a command has.
 $(BUILD)/fuzz/request: $(BUILD)/cmd/generate/request.o
-$(BUILD)/fuzz/tsv: $(BUILD)/cmd/tokenize/lines.o
-$(BUILD)/fuzz/csv: $(BUILD)/cmd/tokenize/csv.o
 $(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_CMD_GENERATE_REQUEST_H
 #define NIBBLE_CMD_GENERATE_REQUEST_H
 
-#include "cmd/cli/messages.h"
+#include "lib/data/messages.h"
 #include "cmd/generate/answer.h"
 #include "lib/base/arena.h"
 #include "lib/base/json.h"

@@ -5,7 +5,7 @@
 #ifndef NIBBLE_CMD_GENERATE_TRANSCRIPT_H
 #define NIBBLE_CMD_GENERATE_TRANSCRIPT_H
 
-#include "cmd/cli/messages.h"
+#include "lib/data/messages.h"
 #include "lib/base/arena.h"
 
 #include <stdbool.h>

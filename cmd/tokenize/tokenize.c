@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* tokenize: text to tokens, and back. */
-#include "cmd/tokenize/tokenize.h"
-
+#include "cmd/cli/cmd.h"
 #include "cmd/cli/suffix.h"
 #include "lib/base/num.h"
+#include "lib/data/kind.h"
+#include "lib/data/make.h"
 #include "lib/file/foreign.h"
 #include "lib/file/path.h"
 
@@ -15,6 +16,16 @@
 
 enum { MAX_SEQ_LEN = 1 << 24 };
 
+enum targets { TARGETS_ANSWER, TARGETS_ALL };
+
+struct config_tokenize {
+    struct cmd cmd;
+    const char *tokenizer;
+    enum targets targets;
+    bool torchsharp; // --compat
+    struct data_options data;
+};
+
 static struct config_tokenize cfg = {
     .cmd = { .name = "tokenize",
              .synopsis = "tokenize [OPTION]... [FILE]...",
@@ -23,9 +34,7 @@ static struct config_tokenize cfg = {
                       "ids; --decode turns ids into text." },
 };
 
-const char *const tokenize_inputs[] = { "tsv", "jsonl", "lines", "ids", "csv", NULL };
 static const char *const emit_kinds[] = { "tok", "ids", "jsonl", NULL };
-const char *const tokenize_invalids[] = { "error", "replace", NULL };
 
 static const char *const targets_words[] = { "answer", "all", NULL };
 
@@ -33,9 +42,9 @@ static void
 take_output(const struct cmd_option *o, const char *arg)
 {
     struct config_tokenize *c = o->to.any;
-    if (c->n_out == sizeof c->out / sizeof *c->out)
+    if (c->data.n_out == sizeof c->data.out / sizeof *c->data.out)
         misuse("-o %s: expected at most two outputs", arg);
-    c->out[c->n_out++] = arg;
+    c->data.out[c->data.n_out++] = arg;
 }
 
 /* The number in the fewest digits that give it back. */
@@ -63,14 +72,14 @@ take_split(const struct cmd_option *o, const char *arg)
     uint64_t seed;
     if (colon)
         *colon = '\0';
-    if (!colon || !num_double(&c->fraction, text) || !(c->fraction > 0) ||
-        !(c->fraction < 1) || !num_u64(&seed, colon + 1) || seed > UINT32_MAX)
+    if (!colon || !num_double(&c->data.fraction, text) || !(c->data.fraction > 0) ||
+        !(c->data.fraction < 1) || !num_u64(&seed, colon + 1) || seed > UINT32_MAX)
         misuse("--split: %s: want FRACTION:SEED, a fraction between 0 and 1 and a "
                "random seed of 0..%u",
                text_quote(q, arg, strlen(arg)), UINT32_MAX);
-    c->split = true;
-    c->split_seed = (uint32_t)seed;
-    c->split_text = split_text(c->fraction, c->split_seed);
+    c->data.split = true;
+    c->data.split_seed = (uint32_t)seed;
+    c->data.split_text = split_text(c->data.fraction, c->data.split_seed);
     free(text);
 }
 
@@ -79,68 +88,72 @@ static const struct cmd_option options[] = {
       CMD_FILE(&cfg.tokenizer) },
     { 0, "input", "KIND",
       "tsv, csv, jsonl, lines or ids (default: by the suffix, else tsv)",
-      CMD_CHOICE(&cfg.input, tokenize_inputs, INPUT_TSV) },
+      CMD_CHOICE(&cfg.data.input, data_inputs, INPUT_TSV) },
     { 0, "prompt-key", "NAME", "JSONL, CSV: the key or column of the prompt",
-      CMD_TEXT(&cfg.names.prompt) },
+      CMD_TEXT(&cfg.data.names.prompt) },
     { 0, "answer-key", "NAME", "the key or column of its answer",
-      CMD_TEXT(&cfg.names.answer) },
+      CMD_TEXT(&cfg.data.names.answer) },
     { 0, "emit", "KIND", "tok, ids or jsonl (default: ids on a terminal, else tok)",
-      CMD_CHOICE(&cfg.emit, emit_kinds, EMIT_TOK) },
+      CMD_CHOICE(&cfg.data.emit, emit_kinds, EMIT_TOK) },
     { 'o', "output", "OUT", "write here instead of standard output",
       CMD_EACH(&cfg, take_output) },
-    { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.force) },
-    { CMD_TEMPLATE(&cfg.how.kind) },
-    { 0, "no-end", NULL, "no end token after a target", CMD_FLAG(&cfg.how.no_end) },
+    { 'f', "force", NULL, "replace OUT if it exists", CMD_FLAG(&cfg.data.force) },
+    { CMD_TEMPLATE(&cfg.data.how.kind) },
+    { 0, "no-end", NULL, "no end token after a target",
+      CMD_FLAG(&cfg.data.how.no_end) },
     { 0, "joint", NULL, "tokenize prompt and target in one piece",
-      CMD_FLAG(&cfg.how.joint) },
+      CMD_FLAG(&cfg.data.how.joint) },
     { 0, "parse-special", NULL, "recognise added tokens inside text",
-      CMD_FLAG(&cfg.how.parse_special) },
+      CMD_FLAG(&cfg.data.how.parse_special) },
     { 0, "targets", "WORD", "what is learnt: answer (default) or all, prompts too",
       CMD_CHOICE(&cfg.targets, targets_words, TARGETS_ANSWER) },
     { 0, "seq-len", "N", "keep the last N+1 ids of a sample",
-      CMD_U32(&cfg.seq_len, 2, MAX_SEQ_LEN) },
+      CMD_U32(&cfg.data.seq_len, 2, MAX_SEQ_LEN) },
     { 0, "chunk", "N", "cut documents into samples of N+1 ids that overlap by one",
-      CMD_U32(&cfg.chunk, 2, MAX_SEQ_LEN) },
+      CMD_U32(&cfg.data.chunk, 2, MAX_SEQ_LEN) },
     { 0, "split", "FRACTION:SEED", "that share of the rows to a second -o, by a hash",
       CMD_CALL(&cfg, take_split) },
     { 0, "shuffle", "SEED", "put samples into an order drawn by SEED",
-      CMD_U32(&cfg.shuffle_seed, 0, UINT32_MAX) },
+      CMD_U32(&cfg.data.shuffle_seed, 0, UINT32_MAX) },
     { 0, "pack", NULL, "fill samples of --seq-len with whole documents",
-      CMD_FLAG(&cfg.pack) },
-    { 0, "decode", NULL, "a .tok or lines of ids back to text", CMD_FLAG(&cfg.decode) },
+      CMD_FLAG(&cfg.data.pack) },
+    { 0, "decode", NULL, "a .tok or lines of ids back to text",
+      CMD_FLAG(&cfg.data.decode) },
     { 0, "invalid", "HOW", "bad UTF-8: error or replace (default error)",
-      CMD_CHOICE(&cfg.invalid, tokenize_invalids, INVALID_ERROR) },
+      CMD_CHOICE(&cfg.data.invalid, data_invalids, INVALID_ERROR) },
     { 0, "strict", NULL, "a line that would be skipped is an error",
-      CMD_FLAG(&cfg.strict) },
-    { 0, "count", NULL, "totals only", CMD_FLAG(&cfg.count) },
+      CMD_FLAG(&cfg.data.strict) },
+    { 0, "count", NULL, "totals only", CMD_FLAG(&cfg.data.count) },
     { CMD_COMPAT(&cfg.torchsharp,
                  "--template torchsharp --joint --no-end --parse-special") },
-    { CMD_THREADS(&cfg.threads) },
+    { CMD_THREADS(&cfg.data.threads) },
     CMD_COMMON(cfg.cmd),
 };
 
 static void
 settle_decode(struct config_tokenize *c)
 {
-    if (cmd_given(&c->cmd, "input") && c->input != INPUT_IDS)
+    if (c->data.input_given && c->data.input != INPUT_IDS)
         misuse("--decode: reads a .tok or --input ids");
-    if (cmd_given(&c->cmd, "emit") && c->emit != EMIT_JSONL)
+    if (c->data.emit_given && c->data.emit != EMIT_JSONL)
         misuse("--decode: gives text, or --emit jsonl");
-    if (c->seq_len || c->chunk || c->split || c->shuffle || c->pack || c->count ||
-        cmd_given(&c->cmd, "template") || c->how.no_end || c->how.joint ||
-        c->how.parse_special || cmd_given(&c->cmd, "targets") || c->named)
+    if (c->data.seq_len || c->data.chunk || c->data.split || c->data.shuffle ||
+        c->data.pack || c->data.count || cmd_given(&c->cmd, "template") ||
+        c->data.how.no_end || c->data.how.joint || c->data.how.parse_special ||
+        cmd_given(&c->cmd, "targets") || c->data.named)
         misuse("--decode: goes with --emit jsonl and files, not with what makes ids");
-    c->input = INPUT_IDS;
-    c->emit = cmd_given(&c->cmd, "emit") ? EMIT_TEXT_JSONL : EMIT_TEXT;
+    c->data.input = INPUT_IDS;
+    c->data.emit = c->data.emit_given ? EMIT_TEXT_JSONL : EMIT_TEXT;
 }
 
 static void
 settle_length(const struct config_tokenize *c)
 {
-    if (c->pack && !c->seq_len)
+    if (c->data.pack && !c->data.seq_len)
         misuse("--pack: needs --seq-len, the size of a bin");
-    if (c->chunk && c->seq_len && c->chunk > c->seq_len)
-        misuse("--chunk %u: want at most --seq-len, which is %u", c->chunk, c->seq_len);
+    if (c->data.chunk && c->data.seq_len && c->data.chunk > c->data.seq_len)
+        misuse("--chunk %u: want at most --seq-len, which is %u", c->data.chunk,
+               c->data.seq_len);
 }
 
 /* At the end there is one output or, with --split, there are two. */
@@ -148,26 +161,27 @@ static void
 settle_outputs(struct config_tokenize *c)
 {
     bool stream = false;
-    for (unsigned i = 0; i < c->n_out; i++)
-        stream |= strcmp(c->out[i], "-") == 0;
-    if (c->count && (c->n_out || c->split))
+    for (unsigned i = 0; i < c->data.n_out; i++)
+        stream |= strcmp(c->data.out[i], "-") == 0;
+    if (c->data.count && (c->data.n_out || c->data.split))
         misuse("--count: writes its table to standard output, not to -o");
-    if (c->split && (c->n_out != 2 || stream))
+    if (c->data.split && (c->data.n_out != 2 || stream))
         misuse("--split: want two files, -o TRAIN -o EVAL");
-    if (!c->split && c->n_out > 1 && cmd_one_file(c->out[0], c->out[1]))
-        c->n_out = 1;
-    if (!c->split && c->n_out > 1)
+    if (!c->data.split && c->data.n_out > 1 &&
+        cmd_one_file(c->data.out[0], c->data.out[1]))
+        c->data.n_out = 1;
+    if (!c->data.split && c->data.n_out > 1)
         misuse("-o %s: a second output besides %s: want one, or --split, which has two",
-               c->out[1], c->out[0]);
-    if (c->n_out == 0)
-        c->out[c->n_out++] = "-";
+               c->data.out[1], c->data.out[0]);
+    if (c->data.n_out == 0)
+        c->data.out[c->data.n_out++] = "-";
 }
 
 /* Names of a prompt and its answer: both or none. */
 static void
 settle_names(struct config_tokenize *c)
 {
-    const char *prompt = c->names.prompt, *answer = c->names.answer;
+    const char *prompt = c->data.names.prompt, *answer = c->data.names.answer;
     char q[TEXT_QUOTE];
     if (!prompt != !answer)
         misuse("--%s: needs --%s: a row has a prompt and an answer",
@@ -184,30 +198,33 @@ settle_names(struct config_tokenize *c)
             misuse("--%s: %s: expected UTF-8", i ? "answer-key" : "prompt-key",
                    text_quote(q, name, strlen(name)));
     }
-    c->named = &c->names;
+    c->data.named = &c->data.names;
 }
 
 static void
 settle(struct config_tokenize *c)
 {
+    c->data.host = cmd_host(&c->cmd);
+    c->data.input_given = cmd_given(&c->cmd, "input");
+    c->data.emit_given = cmd_given(&c->cmd, "emit");
     settle_names(c);
-    c->shuffle = cmd_given(&c->cmd, "shuffle");
-    c->how.all_targets = c->targets == TARGETS_ALL;
+    c->data.shuffle = cmd_given(&c->cmd, "shuffle");
+    c->data.how.all_targets = c->targets == TARGETS_ALL;
     if (c->torchsharp)
-        c->how.joint = c->how.no_end = c->how.parse_special = true;
+        c->data.how.joint = c->data.how.no_end = c->data.how.parse_special = true;
     if (c->torchsharp && !cmd_given(&c->cmd, "template"))
-        c->how.kind = TEMPLATE_TORCHSHARP;
+        c->data.how.kind = TEMPLATE_TORCHSHARP;
     settle_length(c);
     settle_outputs(c);
-    bool to_stdout = strcmp(c->out[0], "-") == 0;
-    if (c->decode)
+    bool to_stdout = strcmp(c->data.out[0], "-") == 0;
+    if (c->data.decode)
         settle_decode(c);
-    else if (!cmd_given(&c->cmd, "emit"))
-        c->emit = to_stdout && isatty(STDOUT_FILENO) ? EMIT_IDS : EMIT_TOK;
-    if (c->emit == EMIT_TOK && to_stdout && !c->count)
+    else if (!c->data.emit_given)
+        c->data.emit = to_stdout && isatty(STDOUT_FILENO) ? EMIT_IDS : EMIT_TOK;
+    if (c->data.emit == EMIT_TOK && to_stdout && !c->data.count)
         cmd_refuse_terminal();
-    for (unsigned i = 0; i < c->n_out; i++)
-        suffix_check("-o", c->out[i], c->emit == EMIT_TOK ? "tok" : NULL);
+    for (unsigned i = 0; i < c->data.n_out; i++)
+        suffix_check("-o", c->data.out[i], c->data.emit == EMIT_TOK ? "tok" : NULL);
 }
 
 /* ---- files ----------------------------------------------------------------------------- */
@@ -222,10 +239,10 @@ static int
 check_outputs(const struct config_tokenize *c, struct err *err)
 {
     char q[TEXT_QUOTE];
-    if (!c->split || !cmd_one_file(c->out[0], c->out[1]))
+    if (!c->data.split || !cmd_one_file(c->data.out[0], c->data.out[1]))
         return 0;
     return err_set(err, ERR_USAGE, "%s: is the other output, too: expected two files",
-                   text_quote(q, c->out[1], strlen(c->out[1])));
+                   text_quote(q, c->data.out[1], strlen(c->data.out[1])));
 }
 
 static int
@@ -247,11 +264,11 @@ check_operands(const struct config_tokenize *c, char **paths, size_t n, struct e
         if ((is_stdin ? fstat(STDIN_FILENO, &st) : stat(paths[i], &st)) < 0)
             return err_set(err, ERR_IO,
                            "%s:", text_quote(q, paths[i], strlen(paths[i])));
-        for (unsigned k = 0; k < c->n_out; k++)
-            if (S_ISREG(st.st_mode) && is_file(c->out[k]) &&
-                path_is_file(c->out[k], st.st_dev, st.st_ino))
+        for (unsigned k = 0; k < c->data.n_out; k++)
+            if (S_ISREG(st.st_mode) && is_file(c->data.out[k]) &&
+                path_is_file(c->data.out[k], st.st_dev, st.st_ino))
                 return err_set(err, ERR_USAGE, "%s: is an input, too",
-                               text_quote(q, c->out[k], strlen(c->out[k])));
+                               text_quote(q, c->data.out[k], strlen(c->data.out[k])));
     }
     return check_outputs(c, err);
 }
@@ -291,9 +308,9 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
     const char *taken = NULL; // an output
     char *path = c->tokenizer ? given_tokenizer(c->tokenizer) : tokenizer_beside(first);
     struct tokenizer *t = NULL;
-    for (unsigned i = 0; i < c->n_out; i++)
-        if (is_file(c->out[i]) && cmd_same_file(c->out[i], path))
-            taken = c->out[i];
+    for (unsigned i = 0; i < c->data.n_out; i++)
+        if (is_file(c->data.out[i]) && cmd_same_file(c->data.out[i], path))
+            taken = c->data.out[i];
     if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
         err_set(err, ERR_USAGE,
                 "want -t tokenizer.json: none was given, and there is no %s; it comes "
@@ -308,45 +325,7 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
     return t;
 }
 
-static uint64_t
-total_bytes(char **paths, size_t n)
-{
-    uint64_t sum = 0;
-    struct stat st;
-    for (size_t i = 0; i < n; i++) {
-        bool ok = strcmp(paths[i], "-") == 0 ? fstat(STDIN_FILENO, &st) == 0
-                                             : stat(paths[i], &st) == 0;
-        if (!ok || !S_ISREG(st.st_mode))
-            return 0; // unknown
-        sum += (uint64_t)st.st_size;
-    }
-    return sum;
-}
-
 /* ---- the work ---------------------------------------------------------------------------- */
-
-static int
-read_all(struct config_tokenize *c, const struct tokenizer *t, struct sink *sinks,
-         char **paths, size_t n, struct err *err)
-{
-    struct progress progress;
-    uint8_t *inputs = malloc(n * XXH3_BYTES);
-    struct input_reader *f = input_open(c, t, sinks, &progress, err);
-    int rc = f ? 0 : -1;
-    if (rc == 0 && !inputs)
-        rc = err_set(err, ERR_MEMORY, "out of memory for %zu inputs", n);
-    progress_begin(&progress, &c->cmd, "reading", total_bytes(paths, n));
-    for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = input_read(f, paths[i], inputs + i * XXH3_BYTES);
-    progress_end(&progress);
-    if (rc == 0)
-        rc = sink_finish(sinks, n == 1 ? paths[0] : "all inputs together", inputs, n);
-    if (rc < 0 && f && sinks[0].sum.counts.samples + sinks[1].sum.counts.samples == 0)
-        kind_hint(c, input_likely(f), err);
-    input_close(f);
-    free(inputs);
-    return rc;
-}
 
 static void
 put_totals(const struct tally *s)
@@ -397,7 +376,8 @@ check_suffix(const struct config_tokenize *c, const char *out, struct err *err)
 {
     static const char *const texts[] = { ".jsonl", ".json", ".tsv", ".csv", ".txt" };
     char q[TEXT_QUOTE];
-    for (size_t i = 0; c->emit == EMIT_TOK && i < sizeof texts / sizeof *texts; i++)
+    for (size_t i = 0; c->data.emit == EMIT_TOK && i < sizeof texts / sizeof *texts;
+         i++)
         if (slice_ends(slice_of(out), texts[i]))
             return err_set(err, ERR_USAGE,
                            "-o %s: a .tok is written: expected no suffix of a text; "
@@ -413,20 +393,20 @@ run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
     struct sink sinks[2] = { 0 };
     int rc = check_operands(c, paths, n, err);
     if (rc == 0)
-        rc = kind_settle(c, paths, n, err);
-    if (rc == 0 && (c->input != INPUT_IDS || c->decode || c->tokenizer)) {
+        rc = kind_settle(&c->data, paths, n, err);
+    if (rc == 0 && (c->data.input != INPUT_IDS || c->data.decode || c->tokenizer)) {
         t = open_tokenizer(c, paths[0], err);
         rc = t ? 0 : -1;
     }
-    for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
-        rc = check_suffix(c, c->out[i], err);
-    for (unsigned i = 0; rc == 0 && i < c->n_out; i++)
-        rc = sink_open(&sinks[i], c, i, t, err);
+    for (unsigned i = 0; rc == 0 && i < c->data.n_out; i++)
+        rc = check_suffix(c, c->data.out[i], err);
+    for (unsigned i = 0; rc == 0 && i < c->data.n_out; i++)
+        rc = sink_open(&sinks[i], &c->data, i, t, err);
     if (rc == 0)
-        rc = read_all(c, t, sinks, paths, n, err);
-    if (rc == 0 && c->count)
+        rc = data_make(&c->data, t, sinks, paths, n, err);
+    if (rc == 0 && c->data.count)
         put_totals(&sinks->sum);
-    for (unsigned i = 0; i < c->n_out; i++) {
+    for (unsigned i = 0; i < c->data.n_out; i++) {
         if (rc == 0 && !c->cmd.quiet)
             put_summary(&sinks[i]);
         sink_close(&sinks[i]);
@@ -443,7 +423,7 @@ main(int argc, char **argv)
     char *standard_input[] = { dash };
     struct err err = { 0 };
     cmd_begin(&cfg.cmd);
-    cfg.threads = cmd_threads(NULL);
+    cfg.data.threads = cmd_threads(NULL);
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     settle(&cfg);

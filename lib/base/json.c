@@ -502,6 +502,15 @@ json_skip(struct json *j, struct slice *raw)
 }
 
 int
+json_once(struct json *j, bool *seen, const char *key)
+{
+    if (*seen)
+        return json_fail(j, j->pos, "a second \"%s\"", key);
+    *seen = true;
+    return 0;
+}
+
+int
 json_end(struct json *j)
 {
     if (broken(j))

@@ -67,6 +67,8 @@ int json_bool(struct json *j, bool *v);
 int json_null(struct json *j);
 /* Skip any value, at most 1000 levels deep; its text is *raw if that is not NULL. */
 int json_skip(struct json *j, struct slice *raw);
+/* A key may occur once in an object: mark it as seen, or fail. */
+int json_once(struct json *j, bool *seen, const char *key);
 /* Only white space may follow. */
 int json_end(struct json *j);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* csv: any bytes, cut into records however they arrive, and records into fields; fields that are
  * written again are the same fields. */
-#include "cmd/tokenize/csv.h"
+#include "lib/data/csv.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tsv: any bytes, repaired, cut into lines, and lines into cells. */
-#include "cmd/tokenize/lines.h"
+#include "lib/data/lines.h"
 
 #include "tests/fuzz/fuzz.h"
 

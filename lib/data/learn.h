@@ -2,8 +2,8 @@
 /* learn: the keys by which training data of other programs exclude text from what is learnt:
  * OpenAI's weight, axolotl's train, loss of ms-swift and xtuner, masked of torchtune, label of
  * data for KTO, and masks of many names.  None of them may be ignored. */
-#ifndef NIBBLE_CMD_CLI_LEARN_H
-#define NIBBLE_CMD_CLI_LEARN_H
+#ifndef NIBBLE_DATA_LEARN_H
+#define NIBBLE_DATA_LEARN_H
 
 #include "lib/base/text.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* samples: lines to samples, on all threads; all but the part of a thread is read only. */
-#include "cmd/tokenize/csv.h"
-#include "cmd/tokenize/lines.h"
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/samples.h"
 
 #include "lib/base/num.h"
+#include "lib/data/csv.h"
+#include "lib/data/emit.h"
+#include "lib/data/lines.h"
 
 #include <math.h>
 #include <string.h>
@@ -48,7 +49,7 @@ skip(const struct at *a, const char *why, struct err *err)
     if (a->g->c->strict)
         return err_set(err, ERR_FORMAT, "%s: %s %llu: %s", a->g->name, a->g->unit,
                        line_number(a), why);
-    if (a->g->c->cmd.verbose && !a->g->c->cmd.quiet)
+    if (a->g->c->host->verbose)
         buf_printf(&a->p->notes, "%s: %s %llu: skipped: %s\n", a->g->name, a->g->unit,
                    line_number(a), why);
     return 0;
@@ -56,9 +57,9 @@ skip(const struct at *a, const char *why, struct err *err)
 
 /* Whether samples that a .tok cannot hold are skipped. */
 static bool
-must_fit(const struct config_tokenize *c)
+must_fit(const struct data_options *c)
 {
-    return c->emit == EMIT_TOK || c->pack || (c->count && !cmd_given(&c->cmd, "emit"));
+    return c->emit == EMIT_TOK || c->pack || (c->count && !c->emit_given);
 }
 
 /* A run of ids of a row. */
@@ -72,7 +73,7 @@ struct run {
 static int
 put_run(const struct at *a, struct run r, const char **left, struct err *err)
 {
-    const struct config_tokenize *c = a->g->c;
+    const struct data_options *c = a->g->c;
     struct pile *p = a->pile;
     if (r.n > UINT32_MAX)
         return err_set(err, ERR_FORMAT, "expected at most %u ids, found %zu",
@@ -123,7 +124,7 @@ is_document(struct run r)
 static int
 put_sample(const struct at *a, struct run r, const char **left, struct err *err)
 {
-    const struct config_tokenize *c = a->g->c;
+    const struct data_options *c = a->g->c;
     bool over = c->chunk && r.n > (size_t)c->chunk + 1;
     if (over && is_document(r))
         return put_chunks(a, r, left, err);
@@ -261,7 +262,7 @@ add_content(struct buf *b, const struct row *r)
 static int
 side_of(const struct at *a, unsigned *side, struct err *err)
 {
-    const struct config_tokenize *c = a->g->c;
+    const struct data_options *c = a->g->c;
     struct buf *b = &a->w->content;
     uint8_t digest[XXH3_BYTES];
     b->len = 0;

@@ -5,8 +5,8 @@
  * become white space and line feeds, line feeds between values become spaces.  So places
  * of errors stay right, an item is a line, and its number is that of the line.
  */
-#ifndef NIBBLE_CMD_TOKENIZE_ARRAY_H
-#define NIBBLE_CMD_TOKENIZE_ARRAY_H
+#ifndef NIBBLE_DATA_ARRAY_H
+#define NIBBLE_DATA_ARRAY_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * feeds and doubled quotes inside belong to it.  Other fields have no quotes.  A record ends at
  * LF or CR LF, the last one perhaps at the end of the text.
  */
-#ifndef NIBBLE_CMD_TOKENIZE_CSV_H
-#define NIBBLE_CMD_TOKENIZE_CSV_H
+#ifndef NIBBLE_DATA_CSV_H
+#define NIBBLE_DATA_CSV_H
 
 #include "lib/base/text.h"
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* kind: what an input is, by its name or by its first lines. */
-#include "cmd/tokenize/lines.h"
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/kind.h"
+
+#include "lib/data/columns.h"
+#include "lib/data/lines.h"
 
 #include <string.h>
 
@@ -27,13 +29,13 @@ kind_of_name(const char *path, enum input *kind)
 
 /* --chunk cuts what consists of targets, and only objects and tables have names. */
 static int
-check_options(const struct config_tokenize *c, struct err *err)
+check_options(const struct data_options *c, struct err *err)
 {
     if (c->named && c->input != INPUT_JSONL && c->input != INPUT_CSV)
         return err_set(err, ERR_USAGE,
                        "--prompt-key: names keys of JSONL and columns of CSV, and the "
                        "input is %s: expected --input jsonl or csv",
-                       tokenize_inputs[c->input]);
+                       data_inputs[c->input]);
     if (c->chunk && c->input == INPUT_TSV && !c->how.all_targets)
         return err_set(
             err, ERR_USAGE,
@@ -43,30 +45,32 @@ check_options(const struct config_tokenize *c, struct err *err)
 }
 
 int
-kind_settle(struct config_tokenize *c, char **paths, size_t n, struct err *err)
+kind_settle(struct data_options *c, char **paths, size_t n, struct err *err)
 {
     const char *first = NULL; // the first file with a known suffix
     char q[TEXT_QUOTE], r[TEXT_QUOTE];
-    if (c->decode || cmd_given(&c->cmd, "input"))
+    if (c->decode || c->input_given)
         return check_options(c, err);
     for (size_t i = 0; i < n; i++) {
         enum input kind;
         if (!kind_of_name(paths[i], &kind))
             continue;
         if (first && kind != c->input)
-            return err_set(
-                err, ERR_USAGE,
-                "%s is %s by its suffix, %s is %s: expected files of one "
-                "kind; make a .tok of each, or overrule with --input",
-                text_quote(q, first, strlen(first)), tokenize_inputs[c->input],
-                text_quote(r, paths[i], strlen(paths[i])), tokenize_inputs[kind]);
+            return err_set(err, ERR_USAGE,
+                           "%s is %s by its suffix, %s is %s: expected files of one "
+                           "kind; make a .tok of each, or overrule with --input",
+                           text_quote(q, first, strlen(first)), data_inputs[c->input],
+                           text_quote(r, paths[i], strlen(paths[i])),
+                           data_inputs[kind]);
         first = paths[i];
         c->input = kind;
     }
-    if (first && c->input == INPUT_LINES && !c->cmd.quiet)
-        warn("%s: is read as lines, each a document, because of its suffix; --input "
-             "tsv reads it as TSV",
-             text_quote(q, first, strlen(first)));
+    if (first && c->input == INPUT_LINES)
+        host_warn(
+            c->host,
+            "%s: is read as lines, each a document, because of its suffix; --input "
+            "tsv reads it as TSV",
+            text_quote(q, first, strlen(first)));
     return check_options(c, err);
 }
 
@@ -131,7 +135,7 @@ kind_of_text(struct slice text, const struct shape_names *names, enum input othe
 }
 
 void
-kind_hint(const struct config_tokenize *c, enum input likely, struct err *err)
+kind_hint(const struct data_options *c, enum input likely, struct err *err)
 {
     static const char *const looks[] = { [INPUT_TSV] = "TSV",
                                          [INPUT_JSONL] = "JSON",
@@ -145,7 +149,7 @@ kind_hint(const struct config_tokenize *c, enum input likely, struct err *err)
     if (likely == INPUT_LINES && c->input == INPUT_CSV)
         return;
     buf_printf(&b, "%s; it looks like %s: try --input %s", err->msg, looks[likely],
-               tokenize_inputs[likely]);
+               data_inputs[likely]);
     if (!b.failed) {
         *err = (struct err){ 0 };
         err_fill(err, ERR_FORMAT, "%s", b.data);

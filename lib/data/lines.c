@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* lines: see lines.h. */
-#include "cmd/tokenize/lines.h"
+#include "lib/data/lines.h"
 
 #include <string.h>
 

@@ -6,10 +6,11 @@
  * bin that got this space last).  Documents in a bin, and bins by their first document, are in
  * input order; --shuffle then shuffles bins.
  */
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/order.h"
 
 #include "lib/base/num.h"
 #include "lib/base/shuffle.h"
+#include "lib/data/emit.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ enum { WRITE_AT = 256 << 10, RECORD_HEAD = 5 };
 
 /* order[i].index is the sample or bin at place i. */
 static struct ticket *
-make_order(const struct config_tokenize *c, size_t n)
+make_order(const struct data_options *c, size_t n)
 {
     struct ticket *order = malloc((n + 1) * sizeof *order);
     for (size_t i = 0; order && i < n; i++)

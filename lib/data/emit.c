@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* emit: samples as records, as ids, as JSON, as text. */
-#include "cmd/tokenize/lines.h"
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/emit.h"
+
+#include "lib/data/lines.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* messages: see messages.h. */
-#include "cmd/cli/messages.h"
+#include "lib/data/messages.h"
 
-#include "cmd/cli/learn.h"
+#include "lib/data/learn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -167,15 +167,6 @@ take_reasoning(struct json *j, struct slice *s)
 }
 
 static int
-once(struct json *j, bool *seen, const char *key)
-{
-    if (*seen)
-        return json_fail(j, j->pos, "a second \"%s\"", key);
-    *seen = true;
-    return 0;
-}
-
-static int
 take_message(struct messages *list, struct json *j, const struct message_keys *k)
 {
     bool role = false, content = false;
@@ -189,9 +180,9 @@ take_message(struct messages *list, struct json *j, const struct message_keys *k
         return err_set(j->err, ERR_MEMORY, "out of memory for a message");
     json_object(j);
     while ((more = json_key(j, &key)) > 0) {
-        if (slice_is(key, k->role) && once(j, &role, k->role) == 0)
+        if (slice_is(key, k->role) && json_once(j, &role, k->role) == 0)
             json_string(j, &m->role);
-        else if (slice_is(key, k->content) && once(j, &content, k->content) == 0)
+        else if (slice_is(key, k->content) && json_once(j, &content, k->content) == 0)
             take_content(j, &m->content, &null, k->training);
         else if (slice_is(key, "reasoning_content"))
             take_reasoning(j, &m->reasoning);

@@ -2,7 +2,7 @@
 /* csv: see csv.h.  Where records end is found by the same steps in csv_whole, while bytes
  * arrive, and in csv_next; a quote that does not belong where it stands never moves that end, so
  * that csv_field finds it in the record that has it. */
-#include "cmd/tokenize/csv.h"
+#include "lib/data/csv.h"
 
 #include <string.h>
 

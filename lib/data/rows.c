@@ -1,33 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* rows: see rows.h. */
-#include "cmd/tokenize/rows.h"
+#include "lib/data/rows.h"
 
-#include "cmd/tokenize/columns.h"
-#include "cmd/tokenize/lines.h"
-#include "cmd/tokenize/shapes.h"
+#include "lib/data/columns.h"
+#include "lib/data/lines.h"
+#include "lib/data/shapes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int
-row_once(struct json *j, bool *seen, const char *key)
-{
-    if (*seen)
-        return json_fail(j, j->pos, "a second \"%s\"", key);
-    *seen = true;
-    return 0;
-}
-
-void
-row_exclude(struct row *r, const struct learn *l)
-{
-    if (l->verdict != LEARN_EXCLUDED || (l->only_answered && r->kind == ROW_TEXT))
-        return;
-    snprintf(r->reason, sizeof r->reason, "\"%s\" excludes it", l->key);
-    r->why = r->reason;
-    r->kind = ROW_SKIPPED;
-}
 
 /* ---- ids -------------------------------------------------------------------------- */
 
@@ -74,10 +55,10 @@ parse_json_ids(struct row *r, struct json *j)
     json_object(j);
     while ((more = json_key(j, &key)) > 0) {
         if (slice_is(key, "ids")) {
-            if (row_once(j, &ids, "ids") == 0)
+            if (json_once(j, &ids, "ids") == 0)
                 json_ids(r, j);
         } else if (slice_is(key, "mask")) {
-            if (row_once(j, &mask, "mask") == 0)
+            if (json_once(j, &mask, "mask") == 0)
                 json_mask(r, j);
         } else {
             json_skip(j, NULL);

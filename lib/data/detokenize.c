@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* detokenize: a .tok as text. */
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/detokenize.h"
+
+#include "lib/data/emit.h"
 
 #include <string.h>
 
@@ -39,14 +41,14 @@ put_sample(struct sink *sink, struct buf *out, struct tally *tally,
 
 static int
 put_samples(struct sink *sink, struct tok_reader *r, const struct tokenizer *t,
-            struct progress *progress, struct err *err)
+            struct host_progress *progress, struct err *err)
 {
     struct buf out = { 0 };
     struct tally tally = { 0 };
     struct tok_sample s;
     int more;
     while ((more = tok_next(r, &s)) > 0) {
-        progress_add(progress, s.bytes);
+        host_progress_add(progress, s.bytes);
         if (put_sample(sink, &out, &tally, &s, t, r->name, err) < 0)
             break;
         if (out.failed || out.len >= FLUSH_AT) {
@@ -69,7 +71,7 @@ put_samples(struct sink *sink, struct tok_reader *r, const struct tokenizer *t,
 
 int
 detokenize(struct sink *sink, const struct tokenizer *t, int fd, const char *path,
-           struct slice begun, struct progress *progress, struct err *err)
+           struct slice begun, struct host_progress *progress, struct err *err)
 {
     struct tok_reader r;
     int rc = tok_stream(&r, fd, path, begun, 0, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* sink: writes or buffers samples. */
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/sink.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,19 +33,19 @@ sizes_add(struct sizes *s, size_t n)
 }
 
 bool
-sink_buffers(const struct config_tokenize *c)
+sink_buffers(const struct data_options *c)
 {
     return c->pack || (c->shuffle && !c->count); // counts have no order
 }
 
 enum emit
-sink_format(const struct config_tokenize *c)
+sink_format(const struct data_options *c)
 {
     return c->pack ? EMIT_TOK : c->count ? EMIT_NOTHING : c->emit;
 }
 
 int
-sink_open(struct sink *s, const struct config_tokenize *c, unsigned which,
+sink_open(struct sink *s, const struct data_options *c, unsigned which,
           const struct tokenizer *t, struct err *err)
 {
     *s = (struct sink){ .c = c, .t = t, .err = err, .path = c->out[which] };
@@ -53,7 +53,7 @@ sink_open(struct sink *s, const struct config_tokenize *c, unsigned which,
     if (c->count)
         return 0;
     s->opened = true;
-    return out_open(&s->out, s->path, c->force ? OUT_FORCE : 0, &cmd_guard, err);
+    return out_open(&s->out, s->path, c->force ? OUT_FORCE : 0, c->host->guard, err);
 }
 
 /* Lines and ids of the input have no template and none of its settings, so that equal
@@ -61,7 +61,7 @@ sink_open(struct sink *s, const struct config_tokenize *c, unsigned which,
 static int
 begin_tok(struct sink *s)
 {
-    const struct config_tokenize *c = s->c;
+    const struct data_options *c = s->c;
     bool rendered = c->input != INPUT_LINES && c->input != INPUT_IDS;
     bool encoded = c->input != INPUT_IDS;
     const char *template = template_name(rendered ? c->how.kind : TEMPLATE_NONE);
@@ -71,7 +71,7 @@ begin_tok(struct sink *s)
                             .has_vocab = encoded,
                             .has_tokenizer = encoded,
                             .template = slice_of(template),
-                            .version = slice_of(cmd_version()) };
+                            .version = slice_of(c->host->version) };
     struct tok_settings settings = { .end = encoded && !c->how.no_end,
                                      .joint = rendered && c->how.joint,
                                      .parse_special = encoded && c->how.parse_special,
@@ -81,10 +81,10 @@ begin_tok(struct sink *s)
                                      .side = s->side,
                                      .split = c->split_text,
                                      .all_targets = rendered && c->how.all_targets,
-                                     .input = tokenize_inputs[c->input],
+                                     .input = data_inputs[c->input],
                                      .prompt_key = c->names.prompt,
                                      .answer_key = c->names.answer,
-                                     .invalid = tokenize_invalids[c->invalid] };
+                                     .invalid = data_invalids[c->invalid] };
     if (encoded) {
         h.vocab = tokenizer_vocab(s->t);
         tokenizer_sha256(s->t, h.tokenizer);
@@ -138,68 +138,6 @@ sink_add(struct sink *s, const struct buf *bytes, const struct sizes *sizes,
     if (s->sizes.failed)
         return err_set(s->err, ERR_MEMORY, "out of memory for %zu samples", s->sizes.n);
     return buf_ok(&s->kept, s->err);
-}
-
-static int
-check_usable(const struct sink *sinks, const char *what)
-{
-    const struct config_tokenize *c = sinks->c;
-    struct tally sum = { 0 };
-    const char *empty = NULL; // side
-    char q[TEXT_QUOTE];
-    for (unsigned i = 0; i < c->n_out; i++) {
-        tally_add(&sum, &sinks[i].sum);
-        if (sinks[i].sum.counts.samples == 0)
-            empty = sinks[i].path;
-    }
-    if (strcmp(what, "-") == 0)
-        what = "<stdin>";
-    bool wants = c->input == INPUT_TSV || c->input == INPUT_CSV ||
-                 (c->emit == EMIT_TOK && !c->count) || c->split;
-    if (c->decode || !empty || !wants)
-        return 0;
-    if (sum.counts.samples)
-        return err_set(sinks->err, ERR_FORMAT,
-                       "--split %s: expected a sample on each side, found none of %llu "
-                       "for %s: try another FRACTION or SEED",
-                       c->split_text, (unsigned long long)sum.counts.samples,
-                       text_quote(q, empty, strlen(empty)));
-    return err_set(sinks->err, ERR_FORMAT,
-                   "%s: expected at least one sample, found none: %llu rows, %llu "
-                   "skipped",
-                   text_quote(q, what, strlen(what)), (unsigned long long)sum.rows,
-                   (unsigned long long)sum.skipped);
-}
-
-static int
-write_rest(struct sink *s, const uint8_t *inputs, size_t n_inputs)
-{
-    struct tok_end end = { .skipped = s->sum.skipped,
-                           .truncated = s->sum.truncated,
-                           .inputs = inputs,
-                           .n_inputs = n_inputs };
-    if (sink_buffers(s->c) && order_put(s) < 0)
-        return -1;
-    return s->begun ? tok_end(&s->tok, &end) : 0;
-}
-
-int
-sink_finish(struct sink *sinks, const char *what, const uint8_t *inputs,
-            size_t n_inputs)
-{
-    unsigned n = sinks->c->n_out;
-    if (check_usable(sinks, what) < 0)
-        return -1;
-    for (unsigned i = 0; i < n; i++)
-        if (write_rest(&sinks[i], inputs, n_inputs) < 0 ||
-            (sinks[i].opened && out_seal(&sinks[i].out) < 0))
-            return -1;
-    for (unsigned i = 0; i < n && sinks[i].opened; i++) {
-        sinks[i].opened = false;
-        if (out_commit(&sinks[i].out) < 0)
-            return -1;
-    }
-    return 0;
 }
 
 void

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* lines: text as lines, lines as cells; spec formats 8.1. */
-#ifndef NIBBLE_CMD_TOKENIZE_LINES_H
-#define NIBBLE_CMD_TOKENIZE_LINES_H
+#ifndef NIBBLE_DATA_LINES_H
+#define NIBBLE_DATA_LINES_H
 
 #include "lib/base/text.h"
 

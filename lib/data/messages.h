@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* messages: conversations in JSON, as data sets, requests and transcripts have them. */
-#ifndef NIBBLE_CMD_CLI_MESSAGES_H
-#define NIBBLE_CMD_CLI_MESSAGES_H
+#ifndef NIBBLE_DATA_MESSAGES_H
+#define NIBBLE_DATA_MESSAGES_H
 
 #include "lib/base/json.h"
 #include "lib/text/template.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* columns: see columns.h. */
-#include "cmd/tokenize/columns.h"
+#include "lib/data/columns.h"
 
-#include "cmd/tokenize/csv.h"
-#include "cmd/tokenize/lines.h"
-#include "cmd/tokenize/shapes.h"
+#include "lib/data/csv.h"
+#include "lib/data/lines.h"
+#include "lib/data/shapes.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* shapes: which keys of an object, or columns of a table, a row of training data has, and what
  * the row is made of then. */
-#ifndef NIBBLE_CMD_TOKENIZE_SHAPES_H
-#define NIBBLE_CMD_TOKENIZE_SHAPES_H
+#ifndef NIBBLE_DATA_SHAPES_H
+#define NIBBLE_DATA_SHAPES_H
 
-#include "cmd/tokenize/rows.h"
 #include "lib/base/json.h"
+#include "lib/data/rows.h"
 
 enum shape_key {
     SHAPE_TEXT,

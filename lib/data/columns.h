@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* columns: rows of a CSV by the names in its header. */
-#ifndef NIBBLE_CMD_TOKENIZE_COLUMNS_H
-#define NIBBLE_CMD_TOKENIZE_COLUMNS_H
+#ifndef NIBBLE_DATA_COLUMNS_H
+#define NIBBLE_DATA_COLUMNS_H
 
-#include "cmd/tokenize/rows.h"
+#include "lib/data/rows.h"
 
 struct columns {
     struct column *v;

@@ -5,8 +5,9 @@
  * determine the shape, and only the values of that shape are parsed.  So a key that
  * means nothing in a shape may have a value of any type.
  */
-#include "cmd/tokenize/shapes.h"
+#include "lib/data/shapes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,6 +221,17 @@ shape_fits_table(unsigned has)
     return s && s->kind != ROW_MESSAGES;
 }
 
+/* Skip a row that l excludes from what is learnt. */
+static void
+exclude(struct row *r, const struct learn *l)
+{
+    if (l->verdict != LEARN_EXCLUDED || (l->only_answered && r->kind == ROW_TEXT))
+        return;
+    snprintf(r->reason, sizeof r->reason, "\"%s\" excludes it", l->key);
+    r->why = r->reason;
+    r->kind = ROW_SKIPPED;
+}
+
 int
 shape_settle(const struct object *o)
 {
@@ -232,7 +244,7 @@ shape_settle(const struct object *o)
         o->row->kind = s->kind;
         if (s->fill(o, s->k) < 0)
             return -1;
-        row_exclude(o->row, &o->excluded);
+        exclude(o->row, &o->excluded);
         return 0;
     }
     if (!(has & KEY(SHAPE_ERROR)))
@@ -271,7 +283,7 @@ take_keys(struct object *o, const struct shape_names *names)
     while ((more = json_key(j, &key)) > 0) {
         enum shape_key k = shape_key(key, names);
         bool seen = k < SHAPE_KEYS && o->value[k].p;
-        if (k != SHAPE_KEYS && row_once(j, &seen, key_names[k]) == 0)
+        if (k != SHAPE_KEYS && json_once(j, &seen, key_names[k]) == 0)
             json_skip(j, &o->value[k]);
         else if (k != SHAPE_KEYS)
             continue;

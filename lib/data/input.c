@@ -6,11 +6,15 @@
  * pipe pauses, the lines that have arrived are a group, so that a slow producer is followed
  * line by line.
  */
-#include "cmd/tokenize/array.h"
-#include "cmd/tokenize/csv.h"
-#include "cmd/tokenize/tokenize.h"
+#include "lib/data/input.h"
 
 #include "lib/base/par.h"
+#include "lib/data/array.h"
+#include "lib/data/columns.h"
+#include "lib/data/csv.h"
+#include "lib/data/detokenize.h"
+#include "lib/data/kind.h"
+#include "lib/data/samples.h"
 #include "lib/file/foreign.h"
 
 #include <errno.h>
@@ -31,10 +35,10 @@ enum {
 };
 
 struct input_reader {
-    const struct config_tokenize *c;
+    const struct data_options *c;
     const struct tokenizer *t;
     struct sink *sinks; // (c->n_out)
-    struct progress *progress;
+    struct host_progress *progress;
     struct worker *workers; // (c->threads)
     struct part parts[MAX_PARTS];
     char *text;
@@ -55,8 +59,8 @@ struct input_reader {
 };
 
 struct input_reader *
-input_open(const struct config_tokenize *c, const struct tokenizer *t,
-           struct sink *sinks, struct progress *progress, struct err *err)
+input_open(const struct data_options *c, const struct tokenizer *t, struct sink *sinks,
+           struct host_progress *progress, struct err *err)
 {
     struct input_reader *f = calloc(1, sizeof *f);
     if (f) {
@@ -194,7 +198,7 @@ fill(struct input_reader *f)
         return err_set(f->err, ERR_IO, "%s: byte %llu: read:", f->name,
                        (unsigned long long)(f->base + f->have));
     hash_add(f->hash, to, (size_t)got);
-    progress_add(f->progress, (uint64_t)got);
+    host_progress_add(f->progress, (uint64_t)got);
     f->have += (size_t)got;
     f->eof = got == 0;
     if (f->is_array)
@@ -275,7 +279,7 @@ sink_parts(struct input_reader *f, const struct group *g)
 {
     for (size_t i = 0; i < g->n_parts; i++) {
         struct part *p = &f->parts[i];
-        warn_lines(&p->notes);
+        host_warn_lines(f->c->host, &p->notes);
         for (unsigned k = 0; k < f->c->n_out; k++)
             if (sink_pile(&f->sinks[k], &p->piles[k]) < 0)
                 return -1;
@@ -340,15 +344,15 @@ look_at_start(struct input_reader *f)
     static const char header[] = "prompt\ttarget";
     if (f->have >= 3 && memcmp(f->text, "\xef\xbb\xbf", 3) == 0) {
         drop_bytes(f, 3);
-        if (!f->c->cmd.quiet)
-            warn("%s: a byte order mark was dropped", f->name);
+        host_warn(f->c->host, "%s: a byte order mark was dropped", f->name);
     }
     f->likely =
         kind_of_text((struct slice){ f->text, f->have }, f->c->named, f->c->input);
     size_t n = sizeof header - 1;
     if (f->c->input == INPUT_TSV && f->have >= n && memcmp(f->text, header, n) == 0 &&
-        (f->have == n || f->text[n] == '\n' || f->text[n] == '\r') && !f->c->cmd.quiet)
-        warn(
+        (f->have == n || f->text[n] == '\n' || f->text[n] == '\r'))
+        host_warn(
+            f->c->host,
             "%s: line 1: \"prompt<TAB>target\" looks like a header; it is kept as data",
             f->name);
 }
@@ -483,7 +487,7 @@ read_input(struct input_reader *f, const char *path)
         if (fill(f) < 0)
             return -1;
     // An empty stream is an error: its producer may have died.
-    if (f->have == 0 && f->c->decode && !cmd_given(&f->c->cmd, "input"))
+    if (f->have == 0 && f->c->decode && !f->c->input_given)
         return err_set(f->err, ERR_FORMAT,
                        "%s: byte 0: expected a .tok or lines of ids, found the end",
                        f->name);

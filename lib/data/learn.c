@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* learn: see learn.h. */
-#include "cmd/cli/learn.h"
+#include "lib/data/learn.h"
 
 #include <strings.h>
 

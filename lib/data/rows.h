@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* rows: parses one line of an input. */
-#ifndef NIBBLE_CMD_TOKENIZE_ROWS_H
-#define NIBBLE_CMD_TOKENIZE_ROWS_H
+#ifndef NIBBLE_DATA_ROWS_H
+#define NIBBLE_DATA_ROWS_H
 
-#include "cmd/cli/learn.h"
-#include "cmd/cli/messages.h"
 #include "lib/base/arena.h"
 #include "lib/base/json.h"
+#include "lib/data/learn.h"
+#include "lib/data/messages.h"
 #include "lib/text/template.h"
 
 enum input { INPUT_TSV, INPUT_JSONL, INPUT_LINES, INPUT_IDS, INPUT_CSV };
@@ -48,11 +48,5 @@ struct row_form {
 int row_parse(struct row *r, const struct row_form *form, struct slice line,
               uint64_t offset, struct err *err);
 void row_free(struct row *r);
-
-/* Skip a row that l excludes from what is learnt. */
-void row_exclude(struct row *r, const struct learn *l);
-
-/* A key may occur once in an object: mark it as seen, or fail. */
-int row_once(struct json *j, bool *seen, const char *key);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* array: see array.h.  Items are only delimited here; what parses them finds their errors,
  * brackets that do not match among them. */
-#include "cmd/tokenize/array.h"
+#include "lib/data/array.h"
 
 static void
 in_string(struct array *a, char c)

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* input: reads files, or standard input, to their ends into the sinks. */
+#ifndef NIBBLE_DATA_INPUT_H
+#define NIBBLE_DATA_INPUT_H
+
+#include "lib/data/sink.h"
+
+struct input_reader;
+struct input_reader *input_open(const struct data_options *c, const struct tokenizer *t,
+                                struct sink *sinks, struct host_progress *progress,
+                                struct err *err);
+/* xxh3: of the bytes that were read. */
+int input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES]);
+/* What the last input looks like. */
+enum input input_likely(const struct input_reader *f);
+void input_close(struct input_reader *f);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* kind: what an input is, by its name or by its first lines. */
+#ifndef NIBBLE_DATA_KIND_H
+#define NIBBLE_DATA_KIND_H
+
+#include "lib/data/options.h"
+
+/* Set c->input by the suffixes of the paths, unless it is given. */
+int kind_settle(struct data_options *c, char **paths, size_t n, struct err *err);
+/* What the first line with content looks like; otherwise: there is none, or no text. */
+enum input kind_of_text(struct slice text, const struct shape_names *names,
+                        enum input otherwise);
+/* Append to an error of an input without a sample what the input looks like. */
+void kind_hint(const struct data_options *c, enum input likely, struct err *err);
+
+#endif
