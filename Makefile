@@ -164,6 +164,7 @@ MPI_SRCS = lib/dist/comm_mpi.c lib/dist/comm_late.c lib/base/err.c
 
 LOAD_SRCS = \
 	lib/load/bulk.c \
+	lib/load/device.c \
 	lib/load/gguf_vocab.c \
 	lib/load/load.c \
 	lib/load/pool.c \
@@ -230,10 +231,10 @@ DATA_SRCS = \
 # Shared by all commands; goes into libcmd.a.
 CLI_SRCS = \
 	cmd/cli/cmd.c \
-	cmd/cli/device.c \
 	cmd/cli/elsewhere.c \
 	cmd/cli/number.c \
 	cmd/cli/option.c \
+	cmd/cli/device_rows.c \
 	cmd/cli/ranks.c \
 	cmd/cli/ranks_place.c \
 	cmd/cli/spawn.c \

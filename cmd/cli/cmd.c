@@ -495,7 +495,8 @@ cmd_host(const struct cmd *c)
                           .guard = &cmd_guard,
                           .isa = cmd_isa(),
                           .verbose = c->verbose && !c->quiet,
-                          .warn = c->quiet ? NULL : warn_line,
+                          .quiet = c->quiet,
+                          .warn = warn_line,
                           .progress = c->quiet ? NULL : show_progress,
                           .ctx = &shown };
     return &host;

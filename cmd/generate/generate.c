@@ -385,6 +385,7 @@ main(int argc, char **argv)
     check_swapped(&cfg);
     if (cfg.score)
         begin_ranks(&cfg);
+    cfg.where.host = cmd_host(&cfg.cmd);
     cfg.device = device_settle(&cfg.where);
     settle(&cfg);
     if (cfg.score)

@@ -4,7 +4,7 @@
 #define NIBBLE_CMD_GENERATE_GENERATE_H
 
 #include "cmd/cli/cmd.h"
-#include "cmd/cli/device.h"
+#include "cmd/cli/device_rows.h"
 #include "lib/base/par.h"
 #include "lib/format/tok.h"
 #include "lib/format/writer.h"

@@ -154,13 +154,12 @@ report_fast(struct session *s)
         o->why = packed ? "--activations nvfp4 has products of its own"
                         : "no weight is NVFP4";
     }
-    if (!s->c->cmd.quiet)
-        device_report_speed(o);
-    if (!s->model.fp8 || s->c->cmd.quiet)
+    device_report_speed(o);
+    if (!s->model.fp8)
         return;
-    device_report_not_fp8(&s->model.net.table);
+    device_report_not_fp8(o->host, &s->model.net.table);
     if (s->model.n_inexact)
-        device_report_inexact(s->model.n_inexact, s->model.n_fp8);
+        device_report_inexact(o->host, s->model.n_inexact, s->model.n_fp8);
 }
 
 void
@@ -185,9 +184,9 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     double start = os_seconds();
     if (model_open(&s->model, c->model, &o, err) < 0 || settle_limit(s) < 0)
         return -1;
-    s->model.activations =
-        device_products(&c->where, &c->device, c->activations, &s->model.config,
-                        &s->activations, c->cmd.quiet);
+    if (device_products(&c->where, &c->device, c->activations, &s->model.config,
+                        &s->activations, &s->model.activations, err) < 0)
+        return -1;
     s->model.fp8 = c->where.compute == COMPUTE_FP8;
     if (s->model.fp8 && s->model.activations)
         return err_set(err, ERR_USAGE,
@@ -215,6 +214,8 @@ session_open(struct session *s, struct config_generate *c, struct err *err)
     if (c->batch > 1 && !s->greedy && !(s->pool = par_open(c->where.threads, err)))
         return -1;
     s->k = device_open(&c->where, err);
+    if (!s->k)
+        return -1;
     if (model_load(&s->model, s->k, 1) < 0)
         return -1;
     report_fast(s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* nvquant: quantize tensors to NVFP4, or back. */
 #include "cmd/cli/convert.h"
-#include "cmd/cli/device.h"
+#include "cmd/cli/device_rows.h"
 #include "cmd/cli/suffix.h"
 
 #include "lib/format/writer.h"
@@ -103,10 +103,10 @@ main(int argc, char **argv)
     cfg.threads = cmd_threads(NULL);
     int first = parse(&cfg, argc, argv);
     where.threads = cfg.threads;
+    where.host = cfg.host = cmd_host(&cmd);
     device_settle(&where);
-    if (where.cuda)
-        cfg.gpu = device_open(&where, &err);
-    cfg.host = cmd_host(&cmd);
+    if (where.cuda && !(cfg.gpu = device_open(&where, &err)))
+        die_err(&err);
     if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);
     if (cfg.gpu)

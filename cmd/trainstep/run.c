@@ -249,8 +249,9 @@ settle_activations(struct run *r)
             "%s: --activations nvfp4: its projections are not quantized; datpack --to "
             "ckpt --quant NAME makes a checkpoint of which they are",
             r->in.name);
-    r->layout.activations = device_products(&r->where, &r->device, a, &r->c,
-                                            &r->activations, r->o->cmd.quiet);
+    if (device_products(&r->where, &r->device, a, &r->c, &r->activations,
+                        &r->layout.activations, &r->err) < 0)
+        die_err(&r->err);
 }
 
 /* Products of FP8 are those of weights that are quantized. */
@@ -530,11 +531,12 @@ open_device(struct run *r)
 {
     char words[64];
     r->k = device_open(&r->where, &r->err);
+    if (!r->k)
+        die_err(&r->err);
     device_describe(words, sizeof words, &r->where);
     if (!r->o->cmd.quiet && strcmp(r->where.device, "auto") == 0)
         warn("device: %s", words);
-    if (!r->o->cmd.quiet)
-        device_report_speed(&r->where);
+    device_report_speed(&r->where);
 }
 
 /* Say once which share of the weights FP8 rounds; with --quant-from that is known late. */
@@ -545,8 +547,7 @@ report_inexact(struct run *r)
     if (r->inexact_said || w->n_fp8 == 0)
         return;
     r->inexact_said = true;
-    if (!r->o->cmd.quiet)
-        device_report_inexact(w->n_inexact, w->n_fp8);
+    device_report_inexact(r->where.host, w->n_inexact, w->n_fp8);
 }
 
 /* Steps that were not of FP8, or had current scales, have left no magnitudes: the next one takes
@@ -614,7 +615,7 @@ open_model(struct run *r)
         training_load(&r->t, &r->in, r->o->where.threads) < 0)
         die_err(&r->err);
     if (r->t.net.fp8 && !r->o->cmd.quiet)
-        device_report_not_fp8(&r->t.net.table);
+        device_report_not_fp8(r->where.host, &r->t.net.table);
     teacher_load(r, &r->t);
     r->t.judge = before_update;
     r->t.judge_ctx = r;
@@ -1229,6 +1230,7 @@ run(const struct options *o)
     static struct run r = { .lock = { .fd = -1 }, .locked_file = -1 };
     r.o = o;
     r.where = o->where;
+    r.where.host = cmd_host(&o->cmd);
     r.device = device_settle(&r.where);
     ranks_join(o->rank_timeout, o->rank_timeout, r.where.cuda, o->rendezvous);
     if (!o->cmd.quiet)

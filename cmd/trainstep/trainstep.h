@@ -4,7 +4,7 @@
 #define NIBBLE_CMD_TRAINSTEP_TRAINSTEP_H
 
 #include "cmd/cli/cmd.h"
-#include "cmd/cli/device.h"
+#include "cmd/cli/device_rows.h"
 #include "cmd/cli/ranks.h"
 #include "lib/file/lock.h"
 #include "lib/format/mp.h"

@@ -4,27 +4,42 @@
 
 #include <string.h>
 
-void
-host_warn(const struct host *host, const char *fmt, ...)
+static void
+put_line(const struct host *host, const char *fmt, va_list ap)
 {
     struct buf b = { 0 };
-    va_list ap;
-    if (!host->warn)
-        return;
-    va_start(ap, fmt);
     buf_vprintf(&b, fmt, ap);
-    va_end(ap);
-    if (!b.failed)
+    if (host->warn && !b.failed)
         host->warn(host->ctx, b.data);
     buf_free(&b);
 }
 
 void
-host_warn_lines(const struct host *host, const struct buf *lines)
+host_warn(const struct host *host, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    put_line(host, fmt, ap);
+    va_end(ap);
+}
+
+void
+host_note(const struct host *host, const char *fmt, ...)
+{
+    va_list ap;
+    if (host->quiet)
+        return;
+    va_start(ap, fmt);
+    put_line(host, fmt, ap);
+    va_end(ap);
+}
+
+void
+host_note_lines(const struct host *host, const struct buf *lines)
 {
     const char *p = lines->data;
     for (const char *end; p && (end = strchr(p, '\n')); p = end + 1)
-        host_warn(host, "%.*s", (int)(end - p), p);
+        host_note(host, "%.*s", (int)(end - p), p);
 }
 
 struct host_progress

@@ -18,17 +18,21 @@ struct host {
     const char *tmpdir;            // for large temporary data
     struct guard *guard;           // of mappings and temporary files
     enum isa isa;
-    bool verbose;
-    // NULL: not wanted.  A line has no newline; done counts from 0 to total.
+    bool verbose, quiet; // what a user asked for; not both
+    // NULL: nobody listens.  A line has no newline; done counts from 0 to total.
     void (*warn)(void *ctx, const char *line);
     void (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
     void *ctx;
 };
 
+/* A line about what may be wrong. */
 void host_warn(const struct host *host, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Each line of a buffer. */
-void host_warn_lines(const struct host *host, const struct buf *lines);
+/* A line that a quiet host does not show. */
+void host_note(const struct host *host, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Each line of a buffer as a note. */
+void host_note_lines(const struct host *host, const struct buf *lines);
 
 struct host_progress {
     const struct host *host;

@@ -204,11 +204,11 @@ beside_report(const struct plan *p)
     if (!c->directory)
         return;
     if (!p->config.p)
-        host_warn(c->host, "%s: no configuration was found, so it has no config.json",
+        host_note(c->host, "%s: no configuration was found, so it has no config.json",
                   c->out);
     else if (!wrote(p, "tokenizer.json") &&
              !(wrote(p, "vocab.json") && wrote(p, "merges.txt")))
-        host_warn(c->host,
+        host_note(c->host,
                   "%s: has no tokenizer, which servers need: %s%s; -t FILE adds the "
                   "model's tokenizer.json",
                   c->out,

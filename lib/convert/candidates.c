@@ -162,7 +162,7 @@ gather_inputs(struct plan *p, struct candidates *all)
                 return -1;
         }
         if (cache_scales)
-            host_warn(p->c->host,
+            host_note(p->c->host,
                       "%s: k_scale and v_scale of a quantized cache are left out, %zu "
                       "tensors",
                       in->store.name, cache_scales);

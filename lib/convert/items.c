@@ -101,7 +101,7 @@ item_check_scale2(struct plan *p, const struct candidate *c)
     if (values_scale2(&scale2, &c->in->store, c->view, p->err) < 0)
         return -1;
     if (c->view->dialect->foreign && scale2 > 1)
-        host_warn(p->c->host,
+        host_note(p->c->host,
                   "%s: \"%s\": its tensor scale makes values %g times larger, where a "
                   "smaller one is usual: multiplier and divisor may have been confused",
                   c->in->store.name, text_quote(q, c->name, strlen(c->name)),

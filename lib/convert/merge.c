@@ -138,6 +138,6 @@ report_merged(const struct plan *p)
         n += p->inputs[i].added;
     }
     if (!b.failed)
-        host_warn(p->c->host, "%s: %.*s", p->c->out, (int)b.len, b.data);
+        host_note(p->c->host, "%s: %.*s", p->c->out, (int)b.len, b.data);
     buf_free(&b);
 }

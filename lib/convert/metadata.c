@@ -33,7 +33,7 @@ add_metadata(struct plan *p, struct metadata *f, struct store *s)
     if (!s->metadata.p)
         return 0;
     if (s->metadata.n > LIMIT) {
-        host_warn(p->c->host,
+        host_note(p->c->host,
                   "%s: its __metadata__ of %zu bytes is left out, at most %d are kept",
                   s->name, s->metadata.n, LIMIT);
         return 0;

@@ -36,7 +36,7 @@ pack_run(struct pack *c, char **paths, size_t n, struct err *err)
         beside_report(&p);
     }
     if (rc == 0 && c->host->verbose)
-        host_warn(c->host, "%s: %s, %zu tensors", c->out, c->to, p.n);
+        host_note(c->host, "%s: %s, %zu tensors", c->out, c->to, p.n);
     plan_close(&p);
     return rc;
 }

@@ -102,12 +102,12 @@ settle_w4a4(struct plan *p, const struct candidates *all)
     }
     p->w4a4 = p->has_input_scales || (plan_target(p)->dialect && with && with == nvfp4);
     if (p->has_input_scales && with)
-        host_warn(p->c->host,
+        host_note(p->c->host,
                   "%s: activation scales are those of --input-scales, not of the "
                   "input",
                   p->c->out);
     if (!p->w4a4 && lost)
-        host_warn(p->c->host,
+        host_note(p->c->host,
                   "%s: %zu activation scales of a W4A4 model are left out: %s",
                   p->c->out, lost,
                   with && plan_target(p)->dialect

@@ -133,13 +133,13 @@ quant_of_files(struct plan *p)
     if (levels == 1)
         name = made < QUANT_COUNT ? quant_name(made) : "sweep1";
     if (levels == 1)
-        host_warn(
+        host_note(
             p->c->host,
             "%s: the NVFP4 tensors of the input have one level of scales, so the "
             "forward pass quantizes by %s, which has one; --quant asks for another",
             p->c->out, name);
     else if (made < QUANT_COUNT && strcmp(quant_name(made), name) != 0)
-        host_warn(
+        host_note(
             p->c->host,
             "%s: the input was quantized by %s, and the forward pass quantizes by %s, "
             "which can change values; --quant %s asks for that of the input",

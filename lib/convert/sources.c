@@ -23,7 +23,7 @@ open_source(struct plan *p, struct input *in, const char *path)
         store_load_beside(&in->store) < 0 ||
         dialect_views(&in->views, &in->store, plan_keeps_foreign(p)) < 0)
         return -1;
-    host_warn_lines(p->c->host, &in->store.warnings);
+    host_note_lines(p->c->host, &in->store.warnings);
     return 0;
 }
 

@@ -84,7 +84,7 @@ report_summary(const struct plan *p)
     }
     if (n == 0) {
         if (p->c->quantize)
-            host_warn(
+            host_note(
                 host,
                 "%s: nothing was quantized: the selected tensors are NVFP4 already, or "
                 "none is a matrix that is quantized; -s selects others",
@@ -93,17 +93,17 @@ report_summary(const struct plan *p)
     }
     const char *plural = n == 1 ? "" : "s";
     if (!worst)
-        host_warn(host, "%s: %zu tensor%s by %s, without error", p->c->out, n, plural,
+        host_note(host, "%s: %zu tensor%s by %s, without error", p->c->out, n, plural,
                   p->c->quant);
     else
-        host_warn(host, "%s: %zu tensor%s by %s: mean %.2f dB, worst %.2f dB \"%s\"",
+        host_note(host, "%s: %zu tensor%s by %s: mean %.2f dB, worst %.2f dB \"%s\"",
                   p->c->out, n, plural, p->c->quant, sum / (double)measured,
                   sqnr(&worst->error), text_quote(q, worst->name, strlen(worst->name)));
     if (saturated)
-        host_warn(host, "%s: %llu blocks need a scale above 448 and are clipped",
+        host_note(host, "%s: %llu blocks need a scale above 448 and are clipped",
                   p->c->out, (unsigned long long)saturated);
     if (p->requantizes)
-        host_warn(
+        host_note(
             host,
             "%s: what was NVFP4 before was quantized again, from its rounded values",
             p->c->out);
@@ -117,7 +117,7 @@ report_lost(const struct plan *p)
     char q[TEXT_QUOTE];
     if (l->under == 0)
         return;
-    host_warn(p->c->host,
+    host_note(p->c->host,
               "%s: %llu value%s underflowed in %s, %llu of them to 0, most in \"%s\" "
               "(%llu)%s",
               p->c->out, (unsigned long long)l->under, l->under == 1 ? "" : "s",

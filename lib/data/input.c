@@ -279,7 +279,7 @@ sink_parts(struct input_reader *f, const struct group *g)
 {
     for (size_t i = 0; i < g->n_parts; i++) {
         struct part *p = &f->parts[i];
-        host_warn_lines(f->c->host, &p->notes);
+        host_note_lines(f->c->host, &p->notes);
         for (unsigned k = 0; k < f->c->n_out; k++)
             if (sink_pile(&f->sinks[k], &p->piles[k]) < 0)
                 return -1;
@@ -344,14 +344,14 @@ look_at_start(struct input_reader *f)
     static const char header[] = "prompt\ttarget";
     if (f->have >= 3 && memcmp(f->text, "\xef\xbb\xbf", 3) == 0) {
         drop_bytes(f, 3);
-        host_warn(f->c->host, "%s: a byte order mark was dropped", f->name);
+        host_note(f->c->host, "%s: a byte order mark was dropped", f->name);
     }
     f->likely =
         kind_of_text((struct slice){ f->text, f->have }, f->c->named, f->c->input);
     size_t n = sizeof header - 1;
     if (f->c->input == INPUT_TSV && f->have >= n && memcmp(f->text, header, n) == 0 &&
         (f->have == n || f->text[n] == '\n' || f->text[n] == '\r'))
-        host_warn(
+        host_note(
             f->c->host,
             "%s: line 1: \"prompt<TAB>target\" looks like a header; it is kept as data",
             f->name);

@@ -66,7 +66,7 @@ kind_settle(struct data_options *c, char **paths, size_t n, struct err *err)
         c->input = kind;
     }
     if (first && c->input == INPUT_LINES)
-        host_warn(
+        host_note(
             c->host,
             "%s: is read as lines, each a document, because of its suffix; --input "
             "tsv reads it as TSV",

@@ -54,7 +54,7 @@ model_open(struct model *m, const char *path, const struct load_options *o,
         store_load_beside(&m->store) < 0 ||
         dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
         return -1;
-    host_warn_lines(o->host, &m->store.warnings);
+    host_note_lines(o->host, &m->store.warnings);
     settle_quant(m);
     return values_scratch(&m->scratch, err);
 }
@@ -156,7 +156,7 @@ settle_head(struct model *m)
         return -1;
     m->config.tied = same;
     if (!same && head->dtype != DT_NVFP4)
-        host_warn(m->o.host,
+        host_note(m->o.host,
                   "%s: \"" TABLE_HEAD
                   "\" differs from the embedding of a tied model and is used",
                   m->store.name);

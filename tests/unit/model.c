@@ -25,8 +25,8 @@ check_io(void)
     struct buf lines = { 0 };
     buf_str(&lines, "one\ntwo\n");
     heard = (struct heard){ 0 };
-    host_warn(&host, "%s %d", "n", 3);
-    host_warn_lines(&host, &lines);
+    host_note(&host, "%s %d", "n", 3);
+    host_note_lines(&host, &lines);
     CHECK(strcmp(heard.warnings, "n 3\none\ntwo\n") == 0);
     struct host_progress p = host_progress_begin(&host, "reading", 10);
     CHECK(heard.done == 0 && heard.total == 10);
@@ -36,7 +36,7 @@ check_io(void)
     CHECK(heard.done == 10 && heard.calls == 3);
     quiet.warn = NULL;
     quiet.progress = NULL;
-    host_warn_lines(&quiet, &lines);
+    host_note_lines(&quiet, &lines);
     p = host_progress_begin(&quiet, "reading", 1);
     host_progress_end(&p);
     CHECK(heard.calls == 3);
