@@ -297,27 +297,46 @@ cmd_colours(void)
     return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
 }
 
-void
-cmd_flush_harmless(struct buf *b)
+static int
+put_harmless(struct buf *b, struct err *err)
 {
     if (b->failed)
-        die(EXIT_MEMORY, "out of memory for the output");
+        return err_set(err, ERR_MEMORY, "out of memory for the output");
     if (b->len && fwrite(b->data, 1, b->len, stdout) != b->len)
-        die(EXIT_TROUBLE, "standard output:");
+        return err_set(err, ERR_IO, "standard output:");
     b->len = 0;
+    return 0;
 }
 
-static void
-flush_text(struct buf *b, bool json)
+/* Text, screened on a terminal. */
+static int
+put_text(struct buf *b, bool json, struct err *err)
 {
     struct buf shown = { 0 };
     bool screen = b->len && isatty(STDOUT_FILENO);
     if (screen)
         text_screen(&shown, b->data, b->len, json);
     shown.failed |= b->failed;
-    cmd_flush_harmless(screen ? &shown : b);
+    int rc = put_harmless(screen ? &shown : b, err);
     buf_free(&shown);
     b->len = 0;
+    return rc;
+}
+
+void
+cmd_flush_harmless(struct buf *b)
+{
+    struct err err = { 0 };
+    if (put_harmless(b, &err) < 0)
+        die_err(&err);
+}
+
+static void
+flush_text(struct buf *b, bool json)
+{
+    struct err err = { 0 };
+    if (put_text(b, json, &err) < 0)
+        die_err(&err);
 }
 
 void
@@ -348,35 +367,13 @@ cmd_available(void)
     return bytes < 0 ? UINT64_MAX : (uint64_t)bytes;
 }
 
-bool
-cmd_same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    if (!a || !b)
-        return false;
-    if (stat(a, &x) != 0 || stat(b, &y) != 0)
-        return strcmp(a, b) == 0;
-    return x.st_ino == y.st_ino && x.st_dev == y.st_dev && !S_ISCHR(x.st_mode);
-}
-
 void
 cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
                   size_t n_inputs)
 {
-    char q[TEXT_QUOTE];
-    for (size_t i = 0; i < n; i++) {
-        if (outputs[i] && path_is_reserved(outputs[i]))
-            misuse("%s: %s", text_quote(q, outputs[i], strlen(outputs[i])),
-                   path_reserved);
-        for (size_t k = 0; k < n_inputs; k++)
-            if (cmd_same_file(outputs[i], inputs[k]))
-                misuse("%s: is an input, too",
-                       text_quote(q, outputs[i], strlen(outputs[i])));
-        for (size_t k = 0; k < i; k++)
-            if (cmd_same_file(outputs[i], outputs[k]))
-                misuse("%s: is another output, too",
-                       text_quote(q, outputs[i], strlen(outputs[i])));
-    }
+    struct err err = { 0 };
+    if (path_check_outputs(outputs, n, inputs, n_inputs, &err) < 0)
+        die_err(&err);
 }
 
 void
@@ -484,6 +481,34 @@ show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
         progress_end(p);
 }
 
+static void
+show_status(void *ctx, const char *line)
+{
+    (void)ctx;
+    if (!line) {
+        progress_clear();
+        return;
+    }
+    fprintf(stderr, "\r%s: %s\033[K", program, line);
+    progress_shown();
+}
+
+static int
+print_text(void *ctx, struct buf *text, bool json, struct err *err)
+{
+    (void)ctx;
+    if (put_text(text, json, err) < 0)
+        return -1;
+    return fflush(stdout) == 0 ? 0 : err_set(err, ERR_IO, "standard output:");
+}
+
+/* A line of status would come between the words of an answer on a terminal. */
+static bool
+shows_status(const struct cmd *c)
+{
+    return !c->quiet && isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO);
+}
+
 const struct host *
 cmd_host(const struct cmd *c)
 {
@@ -498,6 +523,8 @@ cmd_host(const struct cmd *c)
                           .quiet = c->quiet,
                           .warn = warn_line,
                           .progress = c->quiet ? NULL : show_progress,
+                          .status = shows_status(c) ? show_status : NULL,
+                          .print = print_text,
                           .ctx = &shown };
     return &host;
 }

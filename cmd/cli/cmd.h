@@ -76,8 +76,6 @@ void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
 /* Bytes of memory that are available, by the kernel and the limits of control groups;
  * UINT64_MAX: unknown. */
 uint64_t cmd_available(void);
-/* Whether both paths are one file, links followed; false for NULL. */
-bool cmd_same_file(const char *a, const char *b);
 /* Refuse an output that is one of the inputs or another output.  NULL: not given. */
 void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
                        size_t n_inputs);

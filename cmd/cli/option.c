@@ -201,7 +201,7 @@ row_of(const struct cmd *c, int got)
 bool
 cmd_one_file(const char *a, const char *b)
 {
-    if (strcmp(a, b) == 0 || cmd_same_file(a, b))
+    if (strcmp(a, b) == 0 || path_same_file(a, b))
         return true;
     char *x = path_target(a), *y = path_target(b);
     char *p = x ? strrchr(x, '/') : NULL, *q = y ? strrchr(y, '/') : NULL;
@@ -210,7 +210,7 @@ cmd_one_file(const char *a, const char *b)
         p[1] = '\0';
     if (q)
         q[1] = '\0';
-    same = same && cmd_same_file(p ? x : ".", q ? y : ".");
+    same = same && path_same_file(p ? x : ".", q ? y : ".");
     free(x);
     free(y);
     return same;

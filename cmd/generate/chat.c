@@ -10,6 +10,7 @@
 
 #include "lib/base/nearest.h"
 #include "lib/base/num.h"
+#include "lib/file/path.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -552,10 +553,10 @@ static int
 check_free(const struct session *s, const char *path, const char *name, struct err *err)
 {
     const struct config_generate *o = s->c;
-    if (cmd_same_file(path, s->tokenizer) || cmd_same_file(path, o->config) ||
+    if (path_same_file(path, s->tokenizer) || path_same_file(path, o->config) ||
         store_reads(&s->model.store, path))
         return err_set(err, ERR_USAGE, "%s: is an input: expected a new name", name);
-    return cmd_same_file(path, o->history)
+    return path_same_file(path, o->history)
                ? err_set(err, ERR_USAGE, "%s: is the history: expected a new name",
                          name)
                : 0;

@@ -309,7 +309,7 @@ open_tokenizer(const struct config_tokenize *c, const char *first, struct err *e
     char *path = c->tokenizer ? given_tokenizer(c->tokenizer) : tokenizer_beside(first);
     struct tokenizer *t = NULL;
     for (unsigned i = 0; i < c->data.n_out; i++)
-        if (is_file(c->data.out[i]) && cmd_same_file(c->data.out[i], path))
+        if (is_file(c->data.out[i]) && path_same_file(c->data.out[i], path))
             taken = c->data.out[i];
     if (!c->tokenizer && access(path, F_OK) < 0 && errno == ENOENT)
         err_set(err, ERR_USAGE,

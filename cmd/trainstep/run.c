@@ -316,7 +316,7 @@ check_files(const struct options *o)
         misuse("--memory-report: standard output has a line a step: want a file");
     if (strcmp(o->checkpoint, "-") == 0)
         misuse("CHECKPOINT is a file, no pipe");
-    if (cmd_same_file(o->out, o->checkpoint))
+    if (path_same_file(o->out, o->checkpoint))
         misuse("-o %s: is the checkpoint itself; without -o it is advanced", o->out);
     cmd_check_outputs(outputs, sizeof outputs / sizeof *outputs, inputs,
                       sizeof inputs / sizeof *inputs);

@@ -6,6 +6,7 @@
 #define NIBBLE_BASE_HOST_H
 
 #include "lib/base/buf.h"
+#include "lib/base/err.h"
 #include "lib/base/isa.h"
 
 #include <stdbool.h>
@@ -22,6 +23,10 @@ struct host {
     // NULL: nobody listens.  A line has no newline; done counts from 0 to total.
     void (*warn)(void *ctx, const char *line);
     void (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
+    // Show a line in place of the one before; NULL: no line follows.
+    void (*status)(void *ctx, const char *line);
+    // Write text for the user now, and empty it; json: it is JSON.  -1 with *err.
+    int (*print)(void *ctx, struct buf *text, bool json, struct err *err);
     void *ctx;
 };
 

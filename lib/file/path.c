@@ -232,3 +232,35 @@ path_sync_parent(const char *path, const char *name, struct err *err)
     close(fd);
     return rc;
 }
+
+bool
+path_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (!a || !b)
+        return false;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0)
+        return strcmp(a, b) == 0;
+    return x.st_ino == y.st_ino && x.st_dev == y.st_dev && !S_ISCHR(x.st_mode);
+}
+
+int
+path_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
+                   size_t n_inputs, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    for (size_t i = 0; i < n; i++) {
+        const char *out = outputs[i];
+        if (out)
+            text_quote(q, out, strlen(out));
+        if (out && path_is_reserved(out))
+            return err_set(err, ERR_USAGE, "%s: %s", q, path_reserved);
+        for (size_t k = 0; k < n_inputs; k++)
+            if (path_same_file(out, inputs[k]))
+                return err_set(err, ERR_USAGE, "%s: is an input, too", q);
+        for (size_t k = 0; k < i; k++)
+            if (path_same_file(out, outputs[k]))
+                return err_set(err, ERR_USAGE, "%s: is another output, too", q);
+    }
+    return 0;
+}

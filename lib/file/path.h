@@ -48,6 +48,11 @@ bool path_is_stream(const char *path);
 bool path_holds(const char *dir, const char *file);
 /* Whether path, links followed, is the file (dev, ino). */
 bool path_is_file(const char *path, dev_t dev, ino_t ino);
+/* Whether both paths are one file, links followed; false for NULL. */
+bool path_same_file(const char *a, const char *b);
+/* Refuse an output that is one of the inputs or another output.  NULL: not given. */
+int path_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
+                       size_t n_inputs, struct err *err);
 /* fsync the directory that path lies in; name is for messages. */
 int path_sync_parent(const char *path, const char *name, struct err *err);
 
