@@ -440,6 +440,12 @@ demo: all
 tour: all
 	NIBBLE_BIN=$(abspath $(BIN)) pipelines/tour.sh
 
+# A file among the goals was meant as a setting.
+STRAY = $(firstword $(filter %.tsv %.csv %.jsonl %.json %.txt %.parquet,$(MAKECMDGOALS)))
+ifneq ($(and $(STRAY),$(filter whoami check-whoami,$(MAKECMDGOALS))),)
+$(error $(STRAY) is no target: expected make whoami DATA=$(STRAY))
+endif
+
 ## whoami      teach a small model in 4 bits who it is, three minutes; DATA=my.jsonl: your rows
 WHOAMI = $(MAKE) --no-print-directory -C pipelines/whoami BIN=$(abspath $(BIN)) \
 	$(foreach v,DATA HELDOUT MODEL TOKENIZER CONFIG OUT,$(if $($v),$v='$(call whole_name,$($v))'))

@@ -12,6 +12,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- help ------------------------------------------------------------------------- */
 
@@ -246,6 +247,22 @@ report_replaced(const struct replaced *r, const struct cmd_option *o)
              text_quote(p, r->last, strlen(r->last)));
 }
 
+/* A page's typography makes one dash of two hyphens. */
+static void
+check_dash(const char *word)
+{
+    static const char *const dashes[] = { "\xe2\x80\x93", "\xe2\x80\x94",
+                                          "\xe2\x88\x92" };
+    for (size_t i = 0; i < sizeof dashes / sizeof *dashes; i++) {
+        const char *rest = word;
+        while (strncmp(rest, dashes[i], 3) == 0)
+            rest += 3;
+        if (rest > word && *rest && access(word, F_OK) < 0)
+            misuse("%s: begins with a dash that is no hyphen: expected %s%s?", word,
+                   rest[1] ? "--" : "-", rest);
+    }
+}
+
 int
 cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
           char **argv)
@@ -268,6 +285,8 @@ cmd_parse(struct cmd *c, const struct cmd_option *options, size_t n, int argc,
     }
     for (size_t i = 0; i < n && c->verbose && !c->quiet; i++)
         report_replaced(&replaced[i], &options[i]);
+    for (int i = optind; i < argc; i++)
+        check_dash(argv[i]);
     return optind;
 }
 

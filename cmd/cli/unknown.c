@@ -145,6 +145,21 @@ guess(const struct cmd *c, const char *name)
     return near.word ? near.word : by_words(c, name);
 }
 
+/* The option that a number follows without a blank, or NULL. */
+static const char *
+joined(const struct cmd *c, const char *name)
+{
+    size_t n = strcspn(name, "0123456789");
+    if (!name[n])
+        return NULL;
+    for (size_t i = 0; i < c->n_options; i++) {
+        const struct cmd_option *o = &c->options[i];
+        if (o->arg && strlen(o->name) == n && strncmp(o->name, name, n) == 0)
+            return o->name;
+    }
+    return NULL;
+}
+
 /* ---- messages --------------------------------------------------------------------- */
 
 /* A long option that is unknown, or the beginning of several. */
@@ -163,16 +178,39 @@ unknown_long(const struct cmd *c, const char *word)
         misuse("%s: is the beginning of %s: expected one of them", q, list.data);
     if (n < MAX_NAME)
         elsewhere_fold(name, word + 2, n);
+    const char *before = joined(c, word + 2);
+    if (before)
+        misuse("%s: unknown option: expected --%s %s?", q, before,
+               word + 2 + strlen(before));
     const char *meant = guess(c, name);
     if (meant)
         misuse("%s: unknown option: expected --%s? --help lists all", q, meant);
     misuse("%s: unknown option; --help lists them", q);
 }
 
+/* -word, where --word is an option. */
+static bool
+lacks_hyphen(const struct cmd *c, const char *word)
+{
+    size_t n = word[0] == '-' && word[1] != '-' ? strcspn(word + 1, "=") : 0;
+    for (size_t i = 0; i < c->n_options && n > 1; i++)
+        if (strncmp(c->options[i].name, word + 1, n) == 0 && !c->options[i].name[n])
+            return true;
+    return false;
+}
+
 static _Noreturn void
 unknown_letter(const struct cmd *c, char **argv)
 {
     const char letter[] = { '-', (char)optopt, '\0' };
+    const char *word = argv[optind];
+    char q[TEXT_QUOTE];
+    if (!word || !lacks_hyphen(c, word))
+        word = argv[optind - 1];
+    if (lacks_hyphen(c, word)) {
+        text_quote(q, word, strlen(word));
+        misuse("%s: unknown option: expected -%s?", q, q);
+    }
     check_elsewhere(c, word_of_letter(argv, optopt));
     check_elsewhere(c, letter);
     misuse("-%c: unknown option; --help lists them", optopt);

@@ -356,6 +356,11 @@ check_swapped(const struct config_generate *c)
     if (p && access(c->model, F_OK) != 0 && access(p, F_OK) == 0)
         misuse("%s: does not exist, and -p %s does: expected -p %s %s", model,
                text_quote(prompt, p, strlen(p)), model, prompt);
+    if (c->tokenizer && slice_ends(slice_of(c->model), ".json") &&
+        !slice_ends(slice_of(c->tokenizer), ".json") && access(c->tokenizer, F_OK) == 0)
+        misuse("%s: is a tokenizer by its name, and -t %s is none: expected -t %s %s",
+               model, text_quote(prompt, c->tokenizer, strlen(c->tokenizer)), model,
+               prompt);
     if (!c->score && tok_is_file(c->model))
         misuse("%s: is a .tok of samples: expected a MODEL, and --score %s to measure "
                "its loss on them",
@@ -376,6 +381,10 @@ main(int argc, char **argv)
             "want one MODEL, found %d operands: -f is --force; standard input has the "
             "prompts of a file: generate MODEL <FILE",
             argc - first);
+    for (int i = first; argc - first > 1 && i < argc; i++)
+        if (slice_ends(slice_of(argv[i]), "tokenizer.json"))
+            misuse("want one MODEL, found %d operands: -t %s takes the tokenizer",
+                   argc - first, argv[i]);
     if (argc - first > 1)
         misuse("want one MODEL, found %d operands: -p TEXT gives a prompt",
                argc - first);

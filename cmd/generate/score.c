@@ -704,6 +704,19 @@ score_own(struct score *x)
     return 0;
 }
 
+/* Note a loss that ids of another tokenizer would have. */
+static void
+check_loss(const struct score *x)
+{
+    static const double worse = 1.5;
+    double loss = x->all.loss / (double)x->all.targets,
+           guessing = log((double)x->s->model.config.vocab);
+    if (x->all.targets && loss > worse * guessing && !x->s->c->cmd.quiet)
+        warn("%s: the loss is far above %.4g, that of equal probabilities for all "
+             "tokens: expected samples that this model's tokenizer has made",
+             x->s->c->score, guessing);
+}
+
 int
 score_file(struct session *s)
 {
@@ -714,8 +727,10 @@ score_file(struct session *s)
         rc = score_own(&x);
     if (rc == 0 && s->c->dump_importance)
         rc = importance_write(s, &x.tok, x.all.tokens);
-    if (rc == 0)
+    if (rc == 0) {
         put_result(&x);
+        check_loss(&x);
+    }
     if (rc == 0 && s->c->cmd.verbose)
         warn("%llu tokens, %.1f tok/s", (unsigned long long)x.all.tokens,
              (double)x.all.tokens / (os_seconds() - start));

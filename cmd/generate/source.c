@@ -66,6 +66,21 @@ is_empty(const struct source *x, struct slice text)
     return i == text.n;
 }
 
+/* Note that a line looks like one of --input jsonl. */
+static void
+check_json(const struct source *x, struct slice text)
+{
+    static const char prompt[] = "\"prompt\"", messages[] = "\"messages\"";
+    bool object = text.n > 1 && text.p[0] == '{' && text.p[text.n - 1] == '}';
+    if (x->c->requests || x->c->ids || x->c->cmd.quiet || !object)
+        return;
+    if (memmem(text.p, text.n, prompt, sizeof prompt - 1) ||
+        memmem(text.p, text.n, messages, sizeof messages - 1))
+        warn(
+            "<stdin>: line 1: looks like a request, and is answered as a text: --input "
+            "jsonl reads requests");
+}
+
 static int
 next_line(struct source *x, struct slice *text, struct err *err)
 {
@@ -77,6 +92,8 @@ next_line(struct source *x, struct slice *text, struct err *err)
         if (rc > 0)
             trim(text, r->number == 1);
     } while (rc > 0 && is_empty(x, *text));
+    if (rc > 0 && x->line == 0)
+        check_json(x, *text);
     x->line = r->number;
     if (x->bytes > 0 && (double)r->end < x->bytes)
         x->share = (double)r->end / x->bytes;

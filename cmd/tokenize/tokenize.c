@@ -367,6 +367,9 @@ put_summary(const struct sink *s)
                    100 * (1 - (double)sum->counts.tokens / capacity));
     if (!b.failed)
         warn("%s", b.data);
+    if (*sum->first && !s->c->host->verbose)
+        warn("skipped%s %s; -v shows all, --strict refuses them",
+             sum->skipped > 1 ? ", the first:" : ":", sum->first);
     buf_free(&b);
 }
 

@@ -166,11 +166,28 @@ check_past_schedule(const struct run *r)
              r->in.name, total, (unsigned long long)r->end, r->s.min_lr);
 }
 
+/* A step whose samples are not all there takes some of them several times. */
+static void
+check_batch(const struct run *r)
+{
+    uint64_t each = r->s.batch * r->s.accum;
+    if (r->has_data && r->data.n && each / r->data.n >= 2 && !r->o->cmd.quiet)
+        warn(
+            "--batch %llu%s: a step takes %llu samples, and the data have %zu: each is "
+            "taken %llu times or more",
+            (unsigned long long)r->s.batch,
+            cmd_given(&r->o->cmd, "batch") ? "" : ", kept in the checkpoint",
+            (unsigned long long)each, r->data.n,
+            (unsigned long long)(each / r->data.n));
+}
+
 static void
 check_rate(const struct run *r)
 {
     if (r->s.lr == 0 && !r->o->allow_zero_lr)
-        warn("--lr 0: steps change no weight; --allow-zero-lr says that this is meant");
+        warn(
+            "--lr 0%s: steps change no weight; --allow-zero-lr says that this is meant",
+            cmd_given(&r->o->cmd, "lr") ? "" : ", kept in the checkpoint");
 }
 
 static void
@@ -1201,6 +1218,7 @@ run_rank(struct run *r)
     // Settings of a replay are not the user's to change.
     if (!r->replay && !is_finished(r)) {
         check_rate(r);
+        check_batch(r);
         check_past_schedule(r);
     }
     plan_settle(r);

@@ -254,10 +254,12 @@ candidates_check_model(struct plan *p, struct candidates *all)
 {
     char q[TEXT_QUOTE];
     if (!p->is_model)
-        return err_set(p->err, ERR_USAGE,
-                       "--to %s: no configuration: looked for --config, then inside "
-                       "the input, in its sidecar, and for config.json beside it",
-                       p->c->to);
+        return err_set(
+            p->err, ERR_USAGE,
+            "--to %s: no configuration: looked for --config, then inside "
+            "the input, in INPUT.json, which is written with a .dat, and for "
+            "config.json beside it",
+            p->c->to);
     if (table_open(&p->weights, &p->model, !p->model.tied, p->err) < 0)
         return -1;
     for (size_t i = 0; i < p->weights.n; i++) {
@@ -268,7 +270,9 @@ candidates_check_model(struct plan *p, struct candidates *all)
         if (c->rank != r->rank ||
             memcmp(c->shape, r->shape, r->rank * sizeof *r->shape) != 0)
             return err_set(p->err, ERR_FORMAT,
-                           "\"%s\" has another shape than the configuration asks for",
+                           "\"%s\" has another shape than the configuration asks "
+                           "for, which is that of --config, of the file or beside it; "
+                           "--config FILE names another",
                            r->name);
         c->used = true;
     }

@@ -15,8 +15,9 @@ check_row(struct plan *p, const struct candidate *c, const struct row *r)
     unsigned long long cols = r->shape[r->rank - 1];
     if (!is_wide_float(c->dtype) && c->dtype != DT_NVFP4)
         return err_set(p->err, ERR_FORMAT,
-                       "\"%s\" is %s: expected f16, bf16, f32 or nvfp4", r->name,
-                       dtype_name(c->dtype));
+                       "\"%s\" is %s: expected f16, bf16, f32 or nvfp4, as the "
+                       "original model has them",
+                       r->name, dtype_name(c->dtype));
     if (p->c->torchsharp && cols % NVFP4_BLOCK)
         return err_set(p->err, ERR_USAGE,
                        "--compat torchsharp: \"%s\" has rows of %llu columns, NVFP4 "

@@ -14,6 +14,7 @@
 #include "lib/data/csv.h"
 #include "lib/data/detokenize.h"
 #include "lib/data/kind.h"
+#include "lib/data/lines.h"
 #include "lib/data/samples.h"
 #include "lib/file/foreign.h"
 
@@ -48,6 +49,8 @@ struct input_reader {
     char *name;
     int fd;
     bool waits, eof; // reading may block
+    bool remarked;   // on a row
+    bool blanks;     // the first line has several where a TAB is expected
     uint64_t base, line;
     struct hash *hash;
     enum input likely;
@@ -107,6 +110,7 @@ input_close(struct input_reader *f)
             free(p->piles[k].sizes.v);
         }
         buf_free(&p->notes);
+        buf_free(&p->remark);
     }
     columns_free(&f->columns);
     free(f->workers);
@@ -255,7 +259,7 @@ cut_parts(struct input_reader *f, struct group *g)
         struct part *p = &f->parts[g->n_parts++];
         p->begin = at;
         p->end = end;
-        p->notes.len = 0;
+        p->notes.len = p->remark.len = 0;
         for (unsigned k = 0; k < f->c->n_out; k++) {
             p->piles[k].out.len = p->piles[k].sizes.n = 0;
             p->piles[k].tally = (struct tally){ 0 };
@@ -280,6 +284,9 @@ sink_parts(struct input_reader *f, const struct group *g)
     for (size_t i = 0; i < g->n_parts; i++) {
         struct part *p = &f->parts[i];
         host_note_lines(f->c->host, &p->notes);
+        if (!f->remarked)
+            host_note_lines(f->c->host, &p->remark);
+        f->remarked |= p->remark.len > 0;
         for (unsigned k = 0; k < f->c->n_out; k++)
             if (sink_pile(&f->sinks[k], &p->piles[k]) < 0)
                 return -1;
@@ -337,24 +344,54 @@ drop_bytes(struct input_reader *f, size_t n)
     memmove(f->text, f->text + n, f->have);
 }
 
+/* Whether the line of a TSV has the names of a pair in place of one. */
+static bool
+is_header(struct slice line)
+{
+    static const char *const prompts[] = { "prompt", "instruction", "question",
+                                           "input",  "query",       "user" },
+                             *const answers[] = { "target", "completion", "response",
+                                                  "output", "answer",     "assistant" };
+    struct slice prompt, answer;
+    bool is_prompt = false, is_answer = false;
+    if (line_tsv(line, &prompt, &answer) != TSV_PAIR)
+        return false;
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+        is_prompt |= slice_is(prompt, prompts[i]);
+        is_answer |= slice_is(answer, answers[i]);
+    }
+    return is_prompt && is_answer;
+}
+
 /* Handle a byte order mark and a header at the beginning of a file. */
-static void
+static int
 look_at_start(struct input_reader *f)
 {
-    static const char header[] = "prompt\ttarget";
+    struct slice line;
+    size_t at = 0;
     if (f->have >= 3 && memcmp(f->text, "\xef\xbb\xbf", 3) == 0) {
         drop_bytes(f, 3);
         host_note(f->c->host, "%s: a byte order mark was dropped", f->name);
     }
     f->likely =
         kind_of_text((struct slice){ f->text, f->have }, f->c->named, f->c->input);
-    size_t n = sizeof header - 1;
-    if (f->c->input == INPUT_TSV && f->have >= n && memcmp(f->text, header, n) == 0 &&
-        (f->have == n || f->text[n] == '\n' || f->text[n] == '\r'))
-        host_note(
-            f->c->host,
-            "%s: line 1: \"prompt<TAB>target\" looks like a header; it is kept as data",
-            f->name);
+    if (f->c->input != INPUT_TSV ||
+        !line_next((struct slice){ f->text, f->have }, &at, &line))
+        return 0;
+    line = line_trim(line);
+    f->blanks = !memchr(line.p, '\t', line.n) && memmem(line.p, line.n, "  ", 2);
+    if (!is_header(line))
+        return 0;
+    if (f->c->strict)
+        return err_set(f->err, ERR_FORMAT,
+                       "%s: line 1: the names of columns: expected a prompt, TAB, its "
+                       "answer; a # before it makes it a comment",
+                       f->name);
+    host_note(f->c->host,
+              "%s: line 1: looks like the names of columns, and is learnt as a row: "
+              "delete it, or put a # before it",
+              f->name);
+    return 0;
 }
 
 static bool
@@ -453,7 +490,7 @@ open_input(struct input_reader *f, const char *path)
     f->line = 1;
     f->have = f->whole = 0;
     f->csv = CSV_BEGIN;
-    f->eof = f->is_array = false;
+    f->eof = f->is_array = f->remarked = false;
     f->array = (struct array){ 0 };
     f->hash = hash_begin(HASH_XXH3);
     if (!f->name || !f->hash)
@@ -468,8 +505,8 @@ open_input(struct input_reader *f, const char *path)
 static int
 read_lines(struct input_reader *f)
 {
-    look_at_start(f);
-    if (look_for_array(f) < 0 || (f->c->input == INPUT_CSV && read_header(f) < 0))
+    if (look_at_start(f) < 0 || look_for_array(f) < 0 ||
+        (f->c->input == INPUT_CSV && read_header(f) < 0))
         return -1;
     while (!f->eof || f->have)
         if (fill_group(f) < 0 || (f->whole && work_group(f) < 0))
@@ -521,4 +558,10 @@ enum input
 input_likely(const struct input_reader *f)
 {
     return f->likely;
+}
+
+bool
+input_has_blanks(const struct input_reader *f)
+{
+    return f->blanks;
 }

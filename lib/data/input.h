@@ -13,6 +13,8 @@ struct input_reader *input_open(const struct data_options *c, const struct token
 int input_read(struct input_reader *f, const char *path, uint8_t xxh3[XXH3_BYTES]);
 /* What the last input looks like. */
 enum input input_likely(const struct input_reader *f);
+/* Whether its first line has several blanks, and no TAB, where a TSV is expected. */
+bool input_has_blanks(const struct input_reader *f);
 void input_close(struct input_reader *f);
 
 #endif

@@ -134,8 +134,8 @@ kind_of_text(struct slice text, const struct shape_names *names, enum input othe
     return otherwise;
 }
 
-void
-kind_hint(const struct data_options *c, enum input likely, struct err *err)
+bool
+kind_hint(const struct data_options *c, enum input likely, bool blanks, struct err *err)
 {
     static const char *const looks[] = { [INPUT_TSV] = "TSV",
                                          [INPUT_JSONL] = "JSON",
@@ -144,15 +144,22 @@ kind_hint(const struct data_options *c, enum input likely, struct err *err)
                                          [INPUT_CSV] = "CSV" };
     struct buf b = { 0 };
     if (likely == c->input || c->decode || err->kind != ERR_FORMAT)
-        return;
+        return false;
     // A bad table would be read as lines without an error, and learnt.
     if (likely == INPUT_LINES && c->input == INPUT_CSV)
-        return;
-    buf_printf(&b, "%s; it looks like %s: try --input %s", err->msg, looks[likely],
-               data_inputs[likely]);
+        return false;
+    if (blanks && likely == INPUT_LINES)
+        buf_printf(&b,
+                   "%s; line 1 has several blanks in place of a TAB: "
+                   "sed -E 's/ {2,}/\\t/' FILE >NEW makes it one",
+                   err->msg);
+    else
+        buf_printf(&b, "%s; it looks like %s: try --input %s", err->msg, looks[likely],
+                   data_inputs[likely]);
     if (!b.failed) {
         *err = (struct err){ 0 };
         err_fill(err, ERR_FORMAT, "%s", b.data);
     }
     buf_free(&b);
+    return true;
 }

@@ -10,7 +10,9 @@ int kind_settle(struct data_options *c, char **paths, size_t n, struct err *err)
 /* What the first line with content looks like; otherwise: there is none, or no text. */
 enum input kind_of_text(struct slice text, const struct shape_names *names,
                         enum input otherwise);
-/* Append to an error of an input without a sample what the input looks like. */
-void kind_hint(const struct data_options *c, enum input likely, struct err *err);
+/* Append to an error of an input without a sample what the input looks like; blanks: its first
+ * line has several where a TAB is expected.  false: it is what it was taken for. */
+bool kind_hint(const struct data_options *c, enum input likely, bool blanks,
+               struct err *err);
 
 #endif

@@ -94,6 +94,25 @@ finish(struct sink *sinks, const char *what, const uint8_t *inputs, size_t n_inp
     return 0;
 }
 
+/* Say why nothing came of the inputs: what they look like, or the first row that was skipped. */
+static void
+explain(const struct sink *sinks, const struct input_reader *f, struct err *err)
+{
+    struct tally sum = { 0 };
+    struct buf b = { 0 };
+    for (unsigned i = 0; i < sinks->c->n_out; i++)
+        tally_add(&sum, &sinks[i].sum);
+    if (sum.counts.samples || err->kind != ERR_FORMAT ||
+        kind_hint(sinks->c, input_likely(f), input_has_blanks(f), err))
+        return;
+    buf_printf(&b, "%s; the first is %s", err->msg, sum.first);
+    if (*sum.first && !b.failed) {
+        *err = (struct err){ 0 };
+        err_fill(err, ERR_FORMAT, "%s", b.data);
+    }
+    buf_free(&b);
+}
+
 int
 data_make(const struct data_options *c, const struct tokenizer *t, struct sink *sinks,
           char **paths, size_t n, struct err *err)
@@ -110,8 +129,8 @@ data_make(const struct data_options *c, const struct tokenizer *t, struct sink *
     host_progress_end(&progress);
     if (rc == 0)
         rc = finish(sinks, n == 1 ? paths[0] : "all inputs together", inputs, n);
-    if (rc < 0 && f && sinks[0].sum.counts.samples + sinks[1].sum.counts.samples == 0)
-        kind_hint(c, input_likely(f), err);
+    if (rc < 0 && f)
+        explain(sinks, f, err);
     input_close(f);
     free(inputs);
     return rc;

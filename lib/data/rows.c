@@ -116,17 +116,23 @@ parse_plain_ids(struct row *r, struct slice line, uint64_t offset, struct err *e
 static void
 parse_tsv(struct row *r, struct slice line)
 {
+    static const char no_tab[] = "expected prompt, TAB, target: found no TAB",
+                      empty[] = "expected prompt, TAB, target: one of them is empty";
     switch (line_tsv(line, &r->prompt, &r->target)) {
     case TSV_PAIR:
         r->kind = ROW_PAIR;
+        if (memchr(r->target.p, '\t', r->target.n))
+            snprintf(r->remark, sizeof r->remark,
+                     "has several TABs: all behind the first one is the answer");
         break;
     case TSV_NO_TAB:
         r->kind = ROW_SKIPPED;
-        r->why = "expected prompt, TAB, target: found no TAB";
+        // A TAB at an end is trimmed.
+        r->why = line.n && memchr(line.p, '\t', line.n) ? empty : no_tab;
         break;
     case TSV_EMPTY_SIDE:
         r->kind = ROW_SKIPPED;
-        r->why = "expected prompt, TAB, target: one of them is empty";
+        r->why = empty;
         break;
     default:
         r->kind = ROW_NOTHING;
@@ -162,6 +168,7 @@ row_parse(struct row *r, const struct row_form *form, struct slice line,
     r->messages.n = 0;
     r->given.ids.n = 0;
     r->given.mask.len = 0;
+    r->remark[0] = '\0';
     if (r->arena.head)
         arena_free(&r->arena);
     json_open(&j, "", offset, line, &r->arena, err);

@@ -25,6 +25,7 @@ struct row {
     enum row_kind kind;
     const char *why; // ROW_SKIPPED
     char reason[64]; // perhaps what why points to
+    char remark[80]; // what a user may not expect of how it was read; or empty
     struct slice text, prompt, target;
     struct messages messages;
     struct rendered given; // ROW_IDS

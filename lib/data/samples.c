@@ -8,6 +8,7 @@
 #include "lib/data/lines.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { KEEP_BYTES = 1 << 20 }; // larger buffers of a long line are freed
@@ -45,7 +46,11 @@ fail(const struct at *a, const struct err *why, struct err *err)
 static int
 skip(const struct at *a, const char *why, struct err *err)
 {
-    a->pile->tally.skipped++;
+    struct tally *t = &a->pile->tally;
+    t->skipped++;
+    if (!*t->first)
+        snprintf(t->first, sizeof t->first, "%.100s: %s %llu: %s", a->g->name,
+                 a->g->unit, line_number(a), why);
     if (a->g->c->strict)
         return err_set(err, ERR_FORMAT, "%s: %s %llu: %s", a->g->name, a->g->unit,
                        line_number(a), why);
@@ -286,6 +291,9 @@ work_line(struct at *a, struct slice line, struct err *err)
         return fail(a, &why, err);
     if (row->kind == ROW_NOTHING)
         return 0;
+    if (*row->remark && a->p->remark.len == 0)
+        buf_printf(&a->p->remark, "%s: %s %llu: %s\n", a->g->name, a->g->unit,
+                   line_number(a), row->remark);
     const char *left = row->kind == ROW_SKIPPED ? row->why : NULL;
     unsigned side = 0;
     if (!left && a->g->c->split && side_of(a, &side, &why) < 0)

@@ -25,6 +25,7 @@ struct part {
     size_t begin, end;    // of the group's text
     struct pile piles[2]; // for each output
     struct buf notes;     // a verbose host's: lines that were skipped
+    struct buf remark;    // of the first row that has one
     struct err err;
     bool failed;
 };

@@ -245,6 +245,10 @@ shape_settle(const struct object *o)
         if (s->fill(o, s->k) < 0)
             return -1;
         exclude(o->row, &o->excluded);
+        if (o->row->kind == ROW_PAIR && o->row->target.n == 0) {
+            o->row->kind = ROW_SKIPPED;
+            o->row->why = "the answer is empty";
+        }
         return 0;
     }
     if (!(has & KEY(SHAPE_ERROR)))
@@ -252,6 +256,19 @@ shape_settle(const struct object *o)
     o->row->kind = ROW_SKIPPED;
     o->row->why = "an error instead of an answer";
     return 0;
+}
+
+/* Remark on a key that belongs to no shape, but has a part of the conversation elsewhere. */
+static void
+remark(struct row *r, struct slice key)
+{
+    static const char *const words[] = { "system", "system_prompt", "history",
+                                         "context" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (slice_is(key, words[i]))
+            snprintf(r->remark, sizeof r->remark,
+                     "the key \"%s\" is not read; \"messages\" hold such texts",
+                     words[i]);
 }
 
 /* Read the value of a key that belongs to no shape. */
@@ -264,6 +281,7 @@ take_learn(struct object *o, struct slice key)
     char q[TEXT_QUOTE];
     if (json_skip(j, &raw) < 0)
         return -1;
+    remark(o->row, key);
     struct learn l = learn_judge(LEARN_ROW, key, raw);
     if (l.verdict == LEARN_EXCLUDED)
         o->excluded = l;

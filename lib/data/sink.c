@@ -14,6 +14,8 @@ tally_add(struct tally *sum, const struct tally *part)
     sum->skipped += part->skipped;
     sum->truncated += part->truncated;
     sum->repaired += part->repaired;
+    if (!*sum->first)
+        memcpy(sum->first, part->first, sizeof sum->first);
 }
 
 void

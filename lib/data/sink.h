@@ -11,6 +11,7 @@
 struct tally {
     struct tok_counts counts;
     uint64_t rows, skipped, truncated, repaired;
+    char first[240]; // that was skipped: where it is, and why
 };
 void tally_add(struct tally *sum, const struct tally *part);
 

@@ -213,6 +213,9 @@ zip_file(const char *path, const uint8_t *head, size_t n, enum foreign_want want
         slice_ends((struct slice){ (const char *)head + NAME, len }, "/data.pkl");
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         torch |= ends(path, suffixes[i]);
+    if (ends(path, ".xlsx") || ends(path, ".docx") || ends(path, ".ods"))
+        return fill(err, path, "a file of an office program", want, FOR_ALL,
+                    "save its table as CSV in UTF-8");
     if (!torch)
         return fill(err, path, "a zip archive", want, FOR_ALL, "unzip @ unpacks it");
     if (is_layer(path))

@@ -42,8 +42,17 @@ file_refused(struct store *s)
 {
     const struct map *m = &s->files[0];
     const char *shown = strcmp(s->path, "-") == 0 ? s->name : s->path;
-    if (s->err->kind == ERR_FORMAT &&
-        foreign_file(shown, m->data, m->size, FOREIGN_FOR_TENSORS, s->err) == 0)
+    const struct container *c = container_of_bytes(m);
+    if (s->err->kind != ERR_FORMAT)
+        return -1;
+    if (c && c != s->kind && s->kind->sniff) {
+        *s->err = (struct err){ 0 };
+        return err_set(s->err, ERR_FORMAT,
+                       "%s: byte 0: is a %s, and its name says that it is a %s: "
+                       "expected a name that ends in .%s",
+                       s->name, c->name, s->kind->name, c->name);
+    }
+    if (foreign_file(shown, m->data, m->size, FOREIGN_FOR_TENSORS, s->err) == 0)
         foreign_part(shown, FOREIGN_FOR_TENSORS, s->err);
     return -1;
 }

@@ -25,9 +25,49 @@ find_config(struct model *m)
     if (!s->config.p)
         return err_set(m->err, ERR_USAGE,
                        "%s: no configuration: looked for --config, then inside the "
-                       "file, in its sidecar, and for config.json beside it",
-                       s->name);
+                       "file, in %s.json, which is written with it and must be copied "
+                       "with it, and for config.json beside it",
+                       s->name, s->name);
     return config_parse(&m->config, from ? from : s->name, s->config, m->err);
+}
+
+static const struct view *
+view_named(const struct model *m, const char *name)
+{
+    for (size_t i = 0; i < m->views.n; i++)
+        if (!m->views.v[i].entry->state && strcmp(m->views.v[i].name, name) == 0)
+            return &m->views.v[i];
+    return NULL;
+}
+
+static int
+wrong_shape(struct model *m, const struct row *r, const struct view *v)
+{
+    struct buf b = { 0 };
+    buf_str(&b, "expected ");
+    buf_shape(&b, r->shape, r->rank, ", ");
+    buf_str(&b, ", found ");
+    buf_shape(&b, v->shape, v->rank, ", ");
+    if (m->store.config_beside)
+        buf_str(&b, "; the configuration is the config.json beside it, perhaps of "
+                    "another model: --config FILE names one");
+    err_set(m->err, ERR_FORMAT, "%s: \"%s\": %s", m->store.name, r->name,
+            b.failed ? "another shape" : b.data);
+    buf_free(&b);
+    return -1;
+}
+
+/* A config.json that happens to lie beside the file is found out before anything else is blamed. */
+static int
+check_beside(struct model *m)
+{
+    const struct view *v = view_named(m, TABLE_EMBED);
+    const struct row embed = { .name = TABLE_EMBED,
+                               .shape = { m->config.vocab, m->config.hidden },
+                               .rank = 2 };
+    bool fits = !v || (v->rank == 2 && v->shape[0] == embed.shape[0] &&
+                       v->shape[1] == embed.shape[1]);
+    return !m->store.config_beside || fits ? 0 : wrong_shape(m, &embed, v);
 }
 
 /* How the projections are quantized: by the option, else by the checkpoint. */
@@ -52,7 +92,8 @@ model_open(struct model *m, const char *path, const struct load_options *o,
     if (store_open(&m->store, path, &opt, err) < 0 ||
         training_check(&m->store, err) < 0 || store_check_model(&m->store, err) < 0 ||
         store_load_beside(&m->store) < 0 ||
-        dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0)
+        dialect_views(&m->views, &m->store, false) < 0 || find_config(m) < 0 ||
+        check_beside(m) < 0)
         return -1;
     host_note_lines(o->host, &m->store.warnings);
     settle_quant(m);
@@ -82,29 +123,6 @@ model_close(struct model *m)
 }
 
 /* ---- which tensors ---------------------------------------------------------------------- */
-
-static const struct view *
-view_named(const struct model *m, const char *name)
-{
-    for (size_t i = 0; i < m->views.n; i++)
-        if (!m->views.v[i].entry->state && strcmp(m->views.v[i].name, name) == 0)
-            return &m->views.v[i];
-    return NULL;
-}
-
-static int
-wrong_shape(struct model *m, const struct row *r, const struct view *v)
-{
-    struct buf b = { 0 };
-    buf_str(&b, "expected ");
-    buf_shape(&b, r->shape, r->rank, ", ");
-    buf_str(&b, ", found ");
-    buf_shape(&b, v->shape, v->rank, ", ");
-    err_set(m->err, ERR_FORMAT, "%s: \"%s\": %s", m->store.name, r->name,
-            b.failed ? "another shape" : b.data);
-    buf_free(&b);
-    return -1;
-}
 
 static int
 check_tensor(struct model *m, const struct row *r, const struct view *v)

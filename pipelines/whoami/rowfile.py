@@ -73,7 +73,9 @@ def of_object(row):
     if "prompt" in row and target is not None:
         return content(row["prompt"]), content(target)
     raise Bad("expected the keys prompt and target or completion, instruction and output, messages or "
-              "conversations, found %s" % (", ".join(map(str, row)) or "none"))
+              "conversations, found %s%s" % (", ".join(map(str, row)) or "none",
+                                             ": fields of a CSV are separated by commas"
+                                             if len(row) == 1 and ";" in str(next(iter(row))) else ""))
 
 
 def checked(prompt, target):
