@@ -228,6 +228,21 @@ DATA_SRCS = \
 	lib/data/shapes.c \
 	lib/data/sink.c
 
+INFER_SRCS = \
+	lib/infer/answer.c \
+	lib/infer/defaults.c \
+	lib/infer/importance.c \
+	lib/infer/meter.c \
+	lib/infer/place.c \
+	lib/infer/prompts.c \
+	lib/infer/reference.c \
+	lib/infer/request.c \
+	lib/infer/session.c \
+	lib/infer/session_open.c \
+	lib/infer/stream.c \
+	lib/infer/tensors.c \
+	lib/infer/transcript.c
+
 # Shared by all commands; goes into libcmd.a.
 CLI_SRCS = \
 	cmd/cli/cmd.c \
@@ -255,23 +270,11 @@ datcat_SRCS = \
 	cmd/datcat/verify_names.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
-	cmd/generate/answer.c \
 	cmd/generate/chat.c \
-	cmd/generate/defaults.c \
 	cmd/generate/edit.c \
 	cmd/generate/generate.c \
-	cmd/generate/importance.c \
-	cmd/generate/meter.c \
-	cmd/generate/place.c \
-	cmd/generate/prompts.c \
-	cmd/generate/reference.c \
-	cmd/generate/request.c \
 	cmd/generate/score.c \
-	cmd/generate/session.c \
-	cmd/generate/source.c \
-	cmd/generate/stream.c \
-	cmd/generate/tensors.c \
-	cmd/generate/transcript.c
+	cmd/generate/source.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
 	cmd/memguard/memfiles.c \
@@ -391,7 +394,7 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,data convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,infer data convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
@@ -399,7 +402,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
-	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(INFER_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -648,6 +651,7 @@ $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))
 $(BUILD)/libload.a: $(call objs,$(LOAD_SRCS))
 $(BUILD)/libconvert.a: $(call objs,$(CONVERT_SRCS))
 $(BUILD)/libdata.a: $(call objs,$(DATA_SRCS))
+$(BUILD)/libinfer.a: $(call objs,$(INFER_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CLI_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
@@ -778,7 +782,6 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	$(LINK) -fsanitize=fuzzer
 
 # Of something that only a command has.
-$(BUILD)/fuzz/request: $(BUILD)/cmd/generate/request.o
 $(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* chat: the turns of one conversation.  s->q->ids has the tokens of the turns as they were made,
+/* chat: the turns of one conversation.  c->q.ids has the tokens of the turns as they were made,
  * and the cache what was computed of them; when the context is full, the oldest turns leave.  At
  * a terminal a line that begins with a slash is a command. */
 #include "cmd/generate/edit.h"
-#include "cmd/generate/place.h"
-#include "cmd/generate/request.h"
 #include "cmd/generate/source.h"
-#include "cmd/generate/transcript.h"
 
 #include "lib/base/nearest.h"
 #include "lib/base/num.h"
 #include "lib/file/path.h"
+#include "lib/infer/answer.h"
+#include "lib/infer/place.h"
+#include "lib/infer/transcript.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -33,12 +33,14 @@ struct said {
 
 struct chat {
     struct session *s;
-    struct settings how;
+    const struct config_generate *g;
+    struct sequence q;
+    struct answer_settings how;
     struct place place; // of the turn
     bool refused;       // a turn was
     char *system;       // NULL: none
-    size_t head;        // tokens of the system message, with which s->q->ids begin
-    size_t *start;      // (turns) where they begin in s->q->ids
+    size_t head;        // tokens of the system message, with which c->q.ids begin
+    size_t *start;      // (turns) where they begin in c->q.ids
     size_t turns, cap;
     bool open; // the tokens end with an answer, without its end token
     struct said *said;
@@ -138,24 +140,23 @@ put_messages(struct buf *b, const struct chat *c, size_t first)
 
 /* ---- tokens ------------------------------------------------------------------------- */
 
-/* Replace n tokens at `at` of s->q->ids by others: what was computed from the first that differs
+/* Replace n tokens at `at` of c->q.ids by others: what was computed from the first that differs
  * on is void. */
 static int
-replace_ids(struct session *s, size_t at, size_t n, const struct ids *by,
-            struct err *err)
+replace_ids(struct chat *c, size_t at, size_t n, const struct ids *by, struct err *err)
 {
     struct ids all = { 0 };
-    ids_append(&all, s->q->ids.v, at);
+    ids_append(&all, c->q.ids.v, at);
     ids_append(&all, by->v, by->n);
-    ids_append(&all, s->q->ids.v + at + n, s->q->ids.n - at - n);
+    ids_append(&all, c->q.ids.v + at + n, c->q.ids.n - at - n);
     if (ids_ok(&all, err) < 0)
         return -1;
-    for (size_t i = 0; i < n && i < by->n && s->q->ids.v[at] == all.v[at]; i++)
+    for (size_t i = 0; i < n && i < by->n && c->q.ids.v[at] == all.v[at]; i++)
         at++;
-    ids_free(&s->q->ids);
-    s->q->ids = all;
-    if (s->q->has_cache && s->q->cache.used > at)
-        s->q->cache.used = at;
+    ids_free(&c->q.ids);
+    c->q.ids = all;
+    if (c->q.has_cache && c->q.cache.used > at)
+        c->q.cache.used = at;
     return 0;
 }
 
@@ -169,7 +170,7 @@ set_system(struct chat *c, const char *text, struct err *err)
     struct rendered r = { 0 };
     int rc = text ? render_messages(s->e, &r, &s->c->how, &m, 1, err) : 0;
     if (rc == 0)
-        rc = replace_ids(s, 0, c->head, &r.ids, err);
+        rc = replace_ids(c, 0, c->head, &r.ids, err);
     if (rc == 0) {
         for (size_t i = 0; i < c->turns; i++)
             c->start[i] += r.ids.n - c->head;
@@ -186,10 +187,9 @@ set_system(struct chat *c, const char *text, struct err *err)
 static void
 cut(struct chat *c, size_t n)
 {
-    struct session *s = c->s;
-    s->q->ids.n = n;
-    if (s->q->has_cache && s->q->cache.used > n)
-        s->q->cache.used = n;
+    c->q.ids.n = n;
+    if (c->q.has_cache && c->q.cache.used > n)
+        c->q.cache.used = n;
     c->open = false;
 }
 
@@ -240,14 +240,14 @@ append(struct chat *c, struct slice text, struct err *err)
     if (c->open && end == TOKEN_NONE)
         return err_set(err, ERR_FORMAT, "the tokenizer has no added token <|im_end|>");
     if (c->open) {
-        ids_add(&s->q->ids, end);
-        if (encode(s->e, &s->q->ids, slice_of("\n"), false, err) < 0)
+        ids_add(&c->q.ids, end);
+        if (encode(s->e, &c->q.ids, slice_of("\n"), false, err) < 0)
             return -1;
     }
-    size_t start = s->q->ids.n;
-    if (render_prompt(s->e, &s->q->ids, &s->c->how, &m, 1, err) < 0)
+    size_t start = c->q.ids.n;
+    if (render_prompt(s->e, &c->q.ids, &s->c->how, &m, 1, err) < 0)
         return -1;
-    size_t alone = c->head + s->q->ids.n - start;
+    size_t alone = c->head + c->q.ids.n - start;
     if (alone > s->limit)
         return err_set(err, ERR_USAGE, "%zu tokens, the context has %zu%s", alone,
                        s->limit, s->c->context ? " (--context)" : "");
@@ -266,26 +266,26 @@ drop_oldest(struct chat *c, size_t *dropped)
     if (space > s->limit / 4)
         space = s->limit / 4;
     *dropped = 0;
-    if (s->c->no_drop && s->q->ids.n > s->limit)
+    if (s->c->no_drop && c->q.ids.n > s->limit)
         return err_set(s->err, ERR_USAGE,
                        "turn %llu: %zu tokens, the context has %zu%s, and --no-drop "
                        "keeps all turns",
-                       (unsigned long long)c->place.index, s->q->ids.n, s->limit,
+                       (unsigned long long)c->place.index, c->q.ids.n, s->limit,
                        s->c->context ? " (--context)" : "");
-    if (s->c->no_drop || s->q->ids.n + space <= s->limit)
+    if (s->c->no_drop || c->q.ids.n + space <= s->limit)
         return 0;
-    while (k + 1 < c->turns && c->head + s->q->ids.n - c->start[k] > s->limit / 2)
+    while (k + 1 < c->turns && c->head + c->q.ids.n - c->start[k] > s->limit / 2)
         k++;
     if (k == 0)
         return 0;
     size_t gone = c->start[k] - c->head;
-    if (replace_ids(s, c->head, gone, &(struct ids){ 0 }, s->err) < 0)
+    if (replace_ids(c, c->head, gone, &(struct ids){ 0 }, s->err) < 0)
         return -1;
     c->turns -= k;
     for (size_t i = 0; i < c->turns; i++)
         c->start[i] = c->start[i + k] - gone;
     *dropped = k;
-    if (!s->c->cmd.quiet)
+    if (!s->c->host->quiet)
         warn("turn %llu: the context of %zu tokens is full: the oldest turns were "
              "dropped, %zu of them",
              (unsigned long long)c->place.index, s->limit, k);
@@ -320,7 +320,7 @@ drop_thoughts(struct chat *c)
     for (size_t i = c->n_said - 2; rc == 0 && i < c->n_said; i++)
         rc = render_said(c, &r, &c->said[i], s->err);
     if (rc == 0)
-        rc = replace_ids(s, at, s->q->ids.n - at, &r.ids, s->err);
+        rc = replace_ids(c, at, c->q.ids.n - at, &r.ids, s->err);
     rendered_free(&r);
     c->open = false;
     return rc;
@@ -328,7 +328,14 @@ drop_thoughts(struct chat *c)
 
 /* ---- a turn ------------------------------------------------------------------------- */
 
-static void
+static int
+print(const struct chat *c, struct buf *b)
+{
+    const struct host *host = c->s->c->host;
+    return host->print(host->ctx, b, c->s->c->json, c->s->err);
+}
+
+static int
 put(const struct chat *c, const struct answer *a, size_t first, size_t dropped)
 {
     struct buf b = { 0 };
@@ -342,8 +349,9 @@ put(const struct chat *c, const struct answer *a, size_t first, size_t dropped)
     } else {
         answer_put(&b, a);
     }
-    answer_flush(&b, json);
+    int rc = print(c, &b);
     buf_free(&b);
+    return rc;
 }
 
 /* The turn and its answer into the transcript. */
@@ -366,7 +374,7 @@ keep_turn(struct chat *c, const struct answer *a, struct slice text, const char 
     }
 }
 
-/* The answer to the turn in s->q->ids. */
+/* The answer to the turn in c->q.ids. */
 static int
 answer(struct chat *c, struct slice text)
 {
@@ -377,16 +385,16 @@ answer(struct chat *c, struct slice text)
     if (drop_oldest(c, &dropped) < 0)
         return -1;
     time_text(asked, time(NULL));
-    answer_open(&a, s, &c->how, !s->c->json);
+    answer_open(&a, s, &c->q, &c->how, !s->c->json);
     a.index = a.draw = c->place.index;
     int rc = answer_make(&a);
     if (rc == 0) {
         keep_turn(c, &a, text, asked);
         c->open = true;
-        put(c, &a, first, dropped);
+        rc = put(c, &a, first, dropped);
         if (answer_reports(s->c))
             answer_report(&a);
-        if (c->how.think != THINK_UNSET)
+        if (rc == 0 && c->how.think != THINK_UNSET)
             rc = drop_thoughts(c);
     }
     answer_free(&a);
@@ -398,17 +406,18 @@ turn(struct chat *c, struct slice text)
 {
     struct session *s = c->s;
     struct err err = { 0 };
-    size_t before = s->q->ids.n, bad = utf8_check(text.p, text.n);
+    size_t before = c->q.ids.n, bad = utf8_check(text.p, text.n);
     int rc = bad < text.n ? err_set(&err, ERR_FORMAT, "byte %zu: not UTF-8", bad)
                           : append(c, text, &err);
     if (rc == 0) {
         rc = answer(c, text);
     } else {
         struct buf b = { 0 };
-        s->q->ids.n = before;
+        c->q.ids.n = before;
         c->refused = true;
-        rc = place_refuse(&b, &c->place, s->c->json, &err, s->err);
-        answer_flush(&b, s->c->json);
+        rc = place_refuse(&b, &c->place, s->c->host, s->c->json, &err, s->err);
+        if (rc == 0)
+            rc = print(c, &b);
         buf_free(&b);
     }
     c->place.index++;
@@ -432,7 +441,7 @@ tell(const struct chat *c, const char *fmt, ...)
     va_start(ap, fmt);
     buf_vprintf(&words, fmt, ap);
     va_end(ap);
-    if (!c->s->c->cmd.quiet && !words.failed)
+    if (!c->s->c->host->quiet && !words.failed)
         warn("%s", words.data);
     buf_free(&words);
 }
@@ -500,7 +509,7 @@ command_temp(struct chat *c, const char *arg, struct err *err)
                        text_quote(q, arg, strlen(arg)));
     c->how.sample.temperature = s->c->sample.temperature = x;
     session_settle_draws(s);
-    if (!*arg || !s->c->cmd.quiet)
+    if (!*arg || !s->c->host->quiet)
         warn("/temp: the temperature is %g%s", x,
              x > 0 ? "" : ": the most likely token is taken");
     return 0;
@@ -552,7 +561,7 @@ command_exit(struct chat *c, const char *arg, struct err *err)
 static int
 check_free(const struct session *s, const char *path, const char *name, struct err *err)
 {
-    const struct config_generate *o = s->c;
+    const struct infer_options *o = s->c;
     if (path_same_file(path, s->tokenizer) || path_same_file(path, o->config) ||
         store_reads(&s->model.store, path))
         return err_set(err, ERR_USAGE, "%s: is an input: expected a new name", name);
@@ -578,7 +587,7 @@ command_save(struct chat *c, const char *arg, struct err *err)
     buf_str(&b, "}\n");
     int rc = buf_ok(&b, err);
     if (rc == 0)
-        rc = transcript_write(arg, &b, c->s->c->force, err);
+        rc = transcript_write(arg, &b, c->s->c->force, &cmd_guard, err);
     buf_free(&b);
     if (rc == 0)
         tell(c, "/save: %s: %zu turn%s written", q, n, plural(n));
@@ -601,14 +610,14 @@ adopt(struct chat *c, const struct messages *m, struct err *err)
         struct rendered r = { 0 };
         rc = render_messages(s->e, &r, &s->c->how, m->v + i, 1, err);
         if (rc == 0 && i % 2 == first)
-            add_start(c, s->q->ids.n);
-        ids_append(&s->q->ids, r.ids.v, r.ids.n);
+            add_start(c, c->q.ids.n);
+        ids_append(&c->q.ids, r.ids.v, r.ids.n);
         rendered_free(&r);
         remember(c, &m->v[i], "");
     }
     c->place.index = c->turns;
     buf_free(&system);
-    return rc == 0 ? ids_ok(&s->q->ids, err) : -1;
+    return rc == 0 ? ids_ok(&c->q.ids, err) : -1;
 }
 
 static int
@@ -785,14 +794,14 @@ static int
 typed(struct chat *c)
 {
     struct session *s = c->s;
-    const struct config_generate *o = s->c;
-    struct edit *e = edit_open(&o->cmd, o->history, s->err);
+    const struct config_generate *g = c->g;
+    struct edit *e = edit_open(&g->cmd, g->o.history, s->err);
     struct slice text;
     int rc;
     if (!e)
         return -1;
     s->stop = &edit_interrupted;
-    if (!o->cmd.quiet)
+    if (!g->cmd.quiet)
         warn("/help lists commands; Ctrl-D ends");
     while ((rc = edit_message(e, &text, s->err)) > 0)
         if ((rc = typed_message(c, text)) != 0)
@@ -806,12 +815,12 @@ typed(struct chat *c)
 static int
 each(struct chat *c)
 {
-    struct source x;
+    struct given_prompts x;
     struct slice text;
     int rc;
-    source_open(&x, c->s->c);
-    while ((rc = source_next(&x, &text, c->s->err)) > 0) {
-        c->place.line = x.line;
+    source_open(&x, c->g);
+    while ((rc = source_next(&x.source, &text, c->s->err)) > 0) {
+        c->place.line = x.source.line;
         if ((rc = turn(c, text)) < 0)
             break;
     }
@@ -820,14 +829,17 @@ each(struct chat *c)
 }
 
 int
-chat_answer(struct session *s, bool *all)
+chat_answer(struct session *s, const struct config_generate *g, bool *all)
 {
-    struct chat c = { .s = s, .how = answer_settings(s), .place = { .what = "turn" } };
+    struct chat c = {
+        .s = s, .g = g, .how = answer_settings(s), .place = { .what = "turn" }
+    };
     int rc = set_system(&c, s->c->system, s->err);
     if (rc == 0)
-        rc = !s->c->n_prompts && isatty(STDIN_FILENO) ? typed(&c) : each(&c);
+        rc = !g->n_prompts && isatty(STDIN_FILENO) ? typed(&c) : each(&c);
     *all = !c.refused;
     forget(&c, 0);
+    sequence_free(&c.q);
     free(c.said);
     free(c.start);
     free(c.system);

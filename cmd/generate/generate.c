@@ -2,7 +2,9 @@
 /* generate: run a model: answers, chat, scores. */
 #include "cmd/generate/generate.h"
 #include "cmd/generate/edit.h"
+#include "cmd/generate/source.h"
 
+#include "cmd/cli/device_rows.h"
 #include "cmd/cli/ranks.h"
 #include "cmd/cli/suffix.h"
 #include "lib/file/path.h"
@@ -18,12 +20,12 @@ static struct config_generate cfg = {
              .synopsis = "generate [OPTION]... MODEL",
              .about = "Run a model from any container: answer prompts, chat, or "
                       "measure its loss on samples.\nThe prompt is not repeated." },
-    .max_tokens = 256,
-    .batch = 1,
-    .answers = 1,
     .rank_timeout = 600,
-    .sample = { .top_p = 1, .penalty = 1 },
-    .where = { .device = "auto", .decodes = true },
+    .o = { .max_tokens = 256,
+           .batch = 1,
+           .answers = 1,
+           .sample = { .top_p = 1, .penalty = 1 },
+           .where = { .device = "auto", .decodes = true } },
 };
 
 static const char *
@@ -49,9 +51,9 @@ add_stop(const struct cmd_option *o, const char *arg)
     struct config_generate *c = o->to.any;
     if (!*arg)
         misuse("--stop: want a text that is not empty");
-    if (c->n_stops == MAX_STOPS)
+    if (c->o.n_stops == MAX_STOPS)
         misuse("--stop: at most %d of them", MAX_STOPS);
-    c->stop[c->n_stops++] = slice_of(arg);
+    c->o.stop[c->o.n_stops++] = slice_of(arg);
 }
 
 static void
@@ -68,91 +70,91 @@ static const char *const input_scales[] = { "dynamic", "static", NULL };
 
 static const struct cmd_option options[] = {
     { 't', "tokenizer", "FILE", "tokenizer.json (default: the one beside MODEL)",
-      CMD_FILE(&cfg.tokenizer) },
+      CMD_FILE(&cfg.o.tokenizer) },
     { 'p', "prompt", "TEXT",
       "a prompt; repeatable (default: each line of stdin is one)",
       CMD_EACH(&cfg, add_prompt) },
     { 0, "input", "KIND", "what stdin holds: lines (default), or jsonl: requests",
-      CMD_CHOICE(&cfg.requests, input_kinds, 0) },
-    { CMD_TEMPLATE(&cfg.how.kind) },
+      CMD_CHOICE(&cfg.o.requests, input_kinds, 0) },
+    { CMD_TEMPLATE(&cfg.o.how.kind) },
     { 0, "system", "TEXT", "a system message before the prompt",
-      CMD_TEXT(&cfg.system) },
+      CMD_TEXT(&cfg.o.system) },
     { 0, "think", NULL, "a hybrid Qwen3 model: let it think before it answers",
-      CMD_SET(&cfg.how.think, THINK_ON) },
+      CMD_SET(&cfg.o.how.think, THINK_ON) },
     { 0, "no-think", NULL, "a hybrid Qwen3 model: let it answer at once",
-      CMD_SET(&cfg.how.think, THINK_OFF) },
+      CMD_SET(&cfg.o.how.think, THINK_OFF) },
     { 0, "chat", NULL, "a conversation, a turn a line; typed ones are edited by %s",
-      CMD_FLAG(&cfg.chat), .word = edit_name },
+      CMD_FLAG(&cfg.o.chat), .word = edit_name },
     { 0, "no-drop", NULL, "with --chat: end where the context is full",
-      CMD_FLAG(&cfg.no_drop) },
+      CMD_FLAG(&cfg.o.no_drop) },
     { 0, "history", "FILE", "with --chat: keep what is typed in this file",
-      CMD_FILE(&cfg.history) },
+      CMD_FILE(&cfg.o.history) },
     { 0, "time", NULL, "report how long answers take: in JSON, else on stderr",
-      CMD_FLAG(&cfg.time) },
+      CMD_FLAG(&cfg.o.time) },
     { 0, "batch", "N", "answer N prompts at the same time (default 1)",
-      CMD_U32(&cfg.batch, 1, MAX_BATCH) },
+      CMD_U32(&cfg.o.batch, 1, MAX_BATCH) },
     { 0, "answers", "N", "N answers to each prompt, drawn apart (default 1)",
-      CMD_U32(&cfg.answers, 1, MAX_ANSWERS) },
+      CMD_U32(&cfg.o.answers, 1, MAX_ANSWERS) },
     { 'n', "max-tokens", "N", "max tokens of an answer (default 256)",
-      CMD_U32(&cfg.max_tokens, 0, INT32_MAX) },
+      CMD_U32(&cfg.o.max_tokens, 0, INT32_MAX) },
     { 0, "temp", "X", "temperature; 0: always the most likely token",
-      CMD_NUMBER(&cfg.sample.temperature, 0) },
+      CMD_NUMBER(&cfg.o.sample.temperature, 0) },
     { 0, "top-p", "X", "draw from the most likely tokens, of probability X in all",
-      CMD_CALL(&cfg.sample.top_p, take_top_p) },
+      CMD_CALL(&cfg.o.sample.top_p, take_top_p) },
     { 0, "top-k", "N", "draw from the N most likely tokens; 0: from all",
-      CMD_U32(&cfg.sample.top_k, 0, UINT32_MAX) },
+      CMD_U32(&cfg.o.sample.top_k, 0, UINT32_MAX) },
     { 0, "repeat-penalty", "X", "makes tokens that occurred before less likely; 1: off",
-      CMD_NUMBER(&cfg.sample.penalty, 1e-6) },
+      CMD_NUMBER(&cfg.o.sample.penalty, 1e-6) },
     { 0, "seed", "N", "random seed of the draws (default 0)",
-      CMD_U32(&cfg.sample.seed, 0, UINT32_MAX) },
+      CMD_U32(&cfg.o.sample.seed, 0, UINT32_MAX) },
     { 0, "stop", "TEXT", "text that ends an answer and is not shown (repeatable)",
       CMD_EACH(&cfg, add_stop) },
-    { 0, "ignore-eos", NULL, "do not stop at end tokens", CMD_FLAG(&cfg.ignore_eos) },
+    { 0, "ignore-eos", NULL, "do not stop at end tokens", CMD_FLAG(&cfg.o.ignore_eos) },
     { 0, "ids", NULL, "prompts and answers are ids: no tokenizer is needed",
-      CMD_FLAG(&cfg.ids) },
+      CMD_FLAG(&cfg.o.ids) },
     { 0, "json", NULL, "one JSON object a prompt, with log-probabilities",
-      CMD_FLAG(&cfg.json) },
+      CMD_FLAG(&cfg.o.json) },
     { 0, "top-logprobs", "K", "with --json: also the K most likely tokens",
-      CMD_U32(&cfg.top_logprobs, 1, 1 << 16) },
+      CMD_U32(&cfg.o.top_logprobs, 1, 1 << 16) },
     { 0, "score", "FILE.tok", "mean loss and perplexity of targets, as TSV",
-      CMD_FILE(&cfg.score) },
+      CMD_FILE(&cfg.o.score) },
     { 0, "logits", "FILE", "write logits into this .safetensors",
-      CMD_FILE(&cfg.logits) },
+      CMD_FILE(&cfg.o.logits) },
     { 0, "kl", "FILE", "with --score: compare with logits of another model",
-      CMD_FILE(&cfg.kl) },
+      CMD_FILE(&cfg.o.kl) },
     { 0, "kl-model", "MODEL", "with --score: compare with that model",
-      CMD_FILE(&cfg.kl_model) },
+      CMD_FILE(&cfg.o.kl_model) },
     { 0, "dump-layers", "FILE", "write the hidden states of a prompt after each layer",
-      CMD_FILE(&cfg.dump_layers) },
+      CMD_FILE(&cfg.o.dump_layers) },
     { 0, "dump-importance", "FILE", "with --score: measure how much each column counts",
-      CMD_FILE(&cfg.dump_importance) },
+      CMD_FILE(&cfg.o.dump_importance) },
     { 0, "hessian", NULL, "with --dump-importance: also mean products of columns",
-      CMD_FLAG(&cfg.hessian) },
-    { 'f', "force", NULL, "replace files that exist", CMD_FLAG(&cfg.force) },
+      CMD_FLAG(&cfg.o.hessian) },
+    { 'f', "force", NULL, "replace files that exist", CMD_FLAG(&cfg.o.force) },
     { 0, "quant", "NAME", "quantizer of the projections (default: as in MODEL)",
-      CMD_WORD_OF(&cfg.quant, quant_word) },
-    { CMD_CONFIG(&cfg.config) },
+      CMD_WORD_OF(&cfg.o.quant, quant_word) },
+    { CMD_CONFIG(&cfg.o.config) },
     { 0, "context", "N", "max positions of prompt and answer (default: the model's)",
-      CMD_U64(&cfg.context, 1, INT32_MAX) },
+      CMD_U64(&cfg.o.context, 1, INT32_MAX) },
     { 0, "prefill-chunk", "N", "tokens of a prompt at a time (default 512)",
-      CMD_U64(&cfg.chunk, 1, 1 << 20) },
+      CMD_U64(&cfg.o.chunk, 1, 1 << 20) },
     { 0, "no-kv", NULL, "keep no cache: compute all again for each token",
-      CMD_FLAG(&cfg.no_kv) },
+      CMD_FLAG(&cfg.o.no_kv) },
     { 0, "no-verify", NULL, "load faster: do not check MODEL's checksums",
-      CMD_FLAG(&cfg.no_verify) },
+      CMD_FLAG(&cfg.o.no_verify) },
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default auto)",
-      DEVICE_NAME(cfg.where) },
+      DEVICE_NAME(cfg.o.where) },
     { 0, "compute", "TYPE", "f32, bf16, fp8 or auto (default auto)",
-      DEVICE_COMPUTE(cfg.where, device_computes) },
+      DEVICE_COMPUTE(cfg.o.where, device_computes) },
     { 0, "fast", NULL, "give up equal bits where that is faster",
-      DEVICE_FAST(cfg.where) },
+      DEVICE_FAST(cfg.o.where) },
     { 0, "path", "NAME", "native, dequant or auto (default auto)",
-      DEVICE_PATH(cfg.where) },
+      DEVICE_PATH(cfg.o.where) },
     { 0, "activations", "NAME", "plain or nvfp4 (default plain)",
-      CMD_CHOICE(&cfg.activations, device_activations_given, ACTIVATIONS_PLAIN) },
+      CMD_CHOICE(&cfg.o.activations, device_activations_given, ACTIVATIONS_PLAIN) },
     { 0, "input-scale", "NAME",
       "of nvfp4 activations: dynamic (default), or static: MODEL's own",
-      CMD_CHOICE(&cfg.input_scale, input_scales, INPUT_SCALE_DYNAMIC) },
+      CMD_CHOICE(&cfg.o.input_scale, input_scales, INPUT_SCALE_DYNAMIC) },
     { 0, "gpus", "N", "with --score: on N GPUs of this machine, a process each",
       CMD_U64(&cfg.gpus, 1, 1024) },
     { 0, "rendezvous", "HOST:PORT", "with --score: where ranks with GPUs meet",
@@ -162,7 +164,7 @@ static const struct cmd_option options[] = {
       CMD_NUMBER(&cfg.rank_timeout, 1) },
     { CMD_COMPAT(&cfg.torchsharp,
                  "--template torchsharp, control tokens in text count") },
-    { CMD_THREADS(&cfg.where.threads) },
+    { CMD_THREADS(&cfg.o.where.threads) },
     CMD_COMMON(cfg.cmd),
 };
 
@@ -179,19 +181,19 @@ check_text(const char *option, const char *text)
 static void
 settle_score(const struct config_generate *c)
 {
-    if (c->n_prompts || c->chat || c->ids || c->system || c->n_stops ||
-        c->top_logprobs || c->dump_layers || c->no_kv || c->requests || c->batch > 1 ||
-        c->answers > 1 || c->how.think != THINK_UNSET || c->time ||
-        cmd_given(&c->cmd, "template"))
+    if (c->n_prompts || c->o.chat || c->o.ids || c->o.system || c->o.n_stops ||
+        c->o.top_logprobs || c->o.dump_layers || c->o.no_kv || c->o.requests ||
+        c->o.batch > 1 || c->o.answers > 1 || c->o.how.think != THINK_UNSET ||
+        c->o.time || cmd_given(&c->cmd, "template"))
         misuse("--score: goes with --logits, --kl, --kl-model, --dump-importance and "
                "--json, "
                "not with prompts");
-    if (c->kl_model && (c->kl || c->logits || c->dump_importance))
+    if (c->o.kl_model && (c->o.kl || c->o.logits || c->o.dump_importance))
         misuse("--kl-model: not with --%s: run the model once more for it",
-               c->kl       ? "kl"
-               : c->logits ? "logits"
-                           : "dump-importance");
-    const char *const inputs[] = { c->score, c->model, c->kl_model };
+               c->o.kl       ? "kl"
+               : c->o.logits ? "logits"
+                             : "dump-importance");
+    const char *const inputs[] = { c->o.score, c->o.model, c->o.kl_model };
     int stdins = 0;
     for (size_t i = 0; i < 3; i++)
         stdins += inputs[i] && strcmp(inputs[i], "-") == 0;
@@ -202,91 +204,95 @@ settle_score(const struct config_generate *c)
 static void
 settle_requests(struct config_generate *c)
 {
-    const char *other = c->n_prompts     ? "prompt"
-                        : c->chat        ? "chat"
-                        : c->logits      ? "logits"
-                        : c->dump_layers ? "dump-layers"
-                                         : NULL;
-    if (!c->requests)
+    const char *other = c->n_prompts       ? "prompt"
+                        : c->o.chat        ? "chat"
+                        : c->o.logits      ? "logits"
+                        : c->o.dump_layers ? "dump-layers"
+                                           : NULL;
+    if (!c->o.requests)
         return;
     if (other)
         misuse("--input jsonl: not with --%s: requests are lines of standard input",
                other);
-    c->json = true;
+    c->o.json = true;
 }
 
 static void
 settle(struct config_generate *c)
 {
+    c->o.given.temperature = cmd_given(&c->cmd, "temp");
+    c->o.given.top_p = cmd_given(&c->cmd, "top-p");
+    c->o.given.top_k = cmd_given(&c->cmd, "top-k");
+    c->o.given.penalty = cmd_given(&c->cmd, "repeat-penalty");
     if (c->torchsharp && !cmd_given(&c->cmd, "template"))
-        c->how.kind = TEMPLATE_TORCHSHARP;
-    if (c->torchsharp && c->activations == ACTIVATIONS_NVFP4)
-        c->activations = ACTIVATIONS_TORCHSHARP;
-    c->how.parse_special = c->torchsharp;
-    if (c->input_scale == INPUT_SCALE_STATIC && c->activations != ACTIVATIONS_NVFP4)
+        c->o.how.kind = TEMPLATE_TORCHSHARP;
+    if (c->torchsharp && c->o.activations == ACTIVATIONS_NVFP4)
+        c->o.activations = ACTIVATIONS_TORCHSHARP;
+    c->o.how.parse_special = c->torchsharp;
+    if (c->o.input_scale == INPUT_SCALE_STATIC && c->o.activations != ACTIVATIONS_NVFP4)
         misuse("--input-scale static: goes with --activations nvfp4%s",
                c->torchsharp ? ", without --compat torchsharp" : "");
-    if (c->kl && !c->score)
+    if (c->o.kl && !c->o.score)
         misuse("--kl: goes with --score");
-    if (c->kl_model && !c->score)
+    if (c->o.kl_model && !c->o.score)
         misuse("--kl-model: goes with --score: models are compared on the tokens of a "
                ".tok");
     const char *const several[] = { "gpus", "rendezvous", "rank-timeout" };
     for (size_t i = 0; i < sizeof several / sizeof *several; i++)
-        if (cmd_given(&c->cmd, several[i]) && !c->score)
+        if (cmd_given(&c->cmd, several[i]) && !c->o.score)
             misuse("--%s: goes with --score: answers are computed on one GPU",
                    several[i]);
-    if (c->dump_importance && !c->score)
+    if (c->o.dump_importance && !c->o.score)
         misuse("--dump-importance: goes with --score: it measures on the tokens of a "
                ".tok");
-    if (c->hessian && !c->dump_importance)
+    if (c->o.hessian && !c->o.dump_importance)
         misuse("--hessian: goes with --dump-importance");
-    suffix_check("--logits", c->logits, "safetensors");
-    suffix_check("--dump-layers", c->dump_layers, "safetensors");
-    suffix_check("--dump-importance", c->dump_importance, "safetensors");
-    if (c->score) {
+    suffix_check("--logits", c->o.logits, "safetensors");
+    suffix_check("--dump-layers", c->o.dump_layers, "safetensors");
+    suffix_check("--dump-importance", c->o.dump_importance, "safetensors");
+    if (c->o.score) {
         settle_score(c);
         return;
     }
     settle_requests(c);
-    if (c->batch > 1 && (c->chat || c->logits || c->dump_layers || c->no_kv))
-        misuse("--batch: not with --%s", c->chat          ? "chat"
-                                         : c->logits      ? "logits"
-                                         : c->dump_layers ? "dump-layers"
-                                                          : "no-kv");
-    if (c->answers > 1 && (c->chat || c->logits || c->dump_layers))
-        misuse("--answers: not with --%s", c->chat     ? "chat"
-                                           : c->logits ? "logits"
-                                                       : "dump-layers");
-    if (!c->chat && (c->no_drop || c->history))
-        misuse("--%s: goes with --chat", c->no_drop ? "no-drop" : "history");
-    if (c->top_logprobs && !c->json)
+    if (c->o.batch > 1 && (c->o.chat || c->o.logits || c->o.dump_layers || c->o.no_kv))
+        misuse("--batch: not with --%s", c->o.chat          ? "chat"
+                                         : c->o.logits      ? "logits"
+                                         : c->o.dump_layers ? "dump-layers"
+                                                            : "no-kv");
+    if (c->o.answers > 1 && (c->o.chat || c->o.logits || c->o.dump_layers))
+        misuse("--answers: not with --%s", c->o.chat     ? "chat"
+                                           : c->o.logits ? "logits"
+                                                         : "dump-layers");
+    if (!c->o.chat && (c->o.no_drop || c->o.history))
+        misuse("--%s: goes with --chat", c->o.no_drop ? "no-drop" : "history");
+    if (c->o.top_logprobs && !c->o.json)
         misuse("--top-logprobs: goes with --json");
-    if (c->ids && (c->chat || c->system || cmd_given(&c->cmd, "template")))
+    if (c->o.ids && (c->o.chat || c->o.system || cmd_given(&c->cmd, "template")))
         misuse("--ids: prompts are taken as they are: no --chat, --system or "
                "--template");
-    if (c->ids && c->n_stops && !c->tokenizer)
+    if (c->o.ids && c->o.n_stops && !c->o.tokenizer)
         misuse("--stop: with --ids it needs -t tokenizer.json");
-    if (c->how.think != THINK_UNSET && (c->ids || c->how.kind != TEMPLATE_QWEN3))
+    if (c->o.how.think != THINK_UNSET && (c->o.ids || c->o.how.kind != TEMPLATE_QWEN3))
         misuse("--%s: needs --template qwen3",
-               c->how.think == THINK_ON ? "think" : "no-think");
-    if ((c->chat || c->system) && c->how.kind != TEMPLATE_QWEN3)
-        misuse("--%s: needs --template qwen3", c->chat ? "chat" : "system");
-    if ((c->chat || c->n_prompts > 1) && (c->logits || c->dump_layers))
+               c->o.how.think == THINK_ON ? "think" : "no-think");
+    if ((c->o.chat || c->o.system) && c->o.how.kind != TEMPLATE_QWEN3)
+        misuse("--%s: needs --template qwen3", c->o.chat ? "chat" : "system");
+    if ((c->o.chat || c->n_prompts > 1) && (c->o.logits || c->o.dump_layers))
         misuse("--logits and --dump-layers: take one prompt");
-    assert(c->model);
-    if (!c->n_prompts && strcmp(c->model, "-") == 0)
+    assert(c->o.model);
+    if (!c->n_prompts && strcmp(c->o.model, "-") == 0)
         misuse("-: the model is on standard input: want -p TEXT");
-    check_text("system", c->system);
-    for (size_t i = 0; i < c->n_stops; i++)
-        check_text("stop", c->stop[i].p);
+    check_text("system", c->o.system);
+    for (size_t i = 0; i < c->o.n_stops; i++)
+        check_text("stop", c->o.stop[i].p);
 }
 
 /* Said once, of what has no effect. */
 static void
 warn_idle(const struct config_generate *c)
 {
-    if (!c->cmd.quiet && !c->score && c->sample.temperature <= 0 &&
+    if (!c->cmd.quiet && !c->o.score && c->o.sample.temperature <= 0 &&
         (cmd_given(&c->cmd, "top-p") || cmd_given(&c->cmd, "top-k")))
         warn("--top-k and --top-p do nothing without --temp: the most likely token is "
              "taken");
@@ -300,18 +306,18 @@ begin_ranks(struct config_generate *c)
 {
     ranks_begin();
     if (c->gpus) {
-        ranks_want_gpus(&c->where.device, c->rendezvous);
+        ranks_want_gpus(&c->o.where.device, c->rendezvous);
         ranks_start((unsigned)c->gpus, false);
     }
     if (!cmd_given(&c->cmd, "threads"))
-        c->where.threads = ranks_threads(c->where.threads);
+        c->o.where.threads = ranks_threads(c->o.where.threads);
     if (ranks_count() == 1)
         return;
     const char *const whole[] = { "logits", "dump-importance" };
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         if (cmd_given(&c->cmd, whole[i]))
             misuse("--%s: one process writes it: expected no other ranks", whole[i]);
-    const char *const inputs[] = { c->score, c->model, c->kl_model };
+    const char *const inputs[] = { c->o.score, c->o.model, c->o.kl_model };
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (inputs[i] && path_is_stream(inputs[i]))
             misuse("%s: a pipe would reach one of %u ranks only: expected a file",
@@ -322,24 +328,54 @@ static void
 join_ranks(struct config_generate *c)
 {
     // Samples take as long as they take: ranks that are there are waited for without an end.
-    ranks_join(0, c->rank_timeout, c->where.cuda, c->rendezvous);
+    ranks_join(0, c->rank_timeout, c->o.where.cuda, c->rendezvous);
     if (!c->cmd.quiet)
         ranks_report();
-    if (c->where.cuda && ranks_count() > 1)
-        ranks_settle_gpu(c->where.device, &c->where.number);
+    if (c->o.where.cuda && ranks_count() > 1)
+        ranks_settle_gpu(c->o.where.device, &c->o.where.number);
 }
 
-/* all: see prompts_answer. */
+/* ---- prompts ------------------------------------------------------------------- */
+
+static void
+warn_without(const struct config_generate *c)
+{
+    warn(c->o.requests ? "<stdin>: no requests"
+                       : "<stdin>: no prompts: expected one a line, or -p TEXT");
+}
+
+/* *all: whether each prompt has an answer. */
+static int
+answer(struct session *s, const struct config_generate *c, bool *all)
+{
+    struct given_prompts x;
+    uint64_t n, refused;
+    bool typed = !c->n_prompts && isatty(STDIN_FILENO);
+    if (typed && !c->cmd.quiet && isatty(STDERR_FILENO))
+        warn("a line is a prompt, Ctrl-D ends; -p TEXT gives one without typing");
+    source_open(&x, c);
+    int rc = prompts_answer(s, &x.source, c->n_prompts != 1 && !typed, &n, &refused);
+    source_close(&x);
+    *all = refused == 0;
+    if (rc == 0 && !typed && n == 0 && !c->cmd.quiet)
+        warn_without(c);
+    if (rc == 0 && c->o.json && refused)
+        warn("%llu of %llu prompts could not be answered: see \"error\"",
+             (unsigned long long)refused, (unsigned long long)n);
+    return rc;
+}
+
+/* all: see answer. */
 static int
 run(struct config_generate *c, bool *all, struct err *err)
 {
     struct session s;
-    int rc = session_open(&s, c, err);
+    int rc = session_open(&s, &c->o, err);
     if (rc == 0) {
         warn_idle(c);
-        rc = c->score  ? score_file(&s)
-             : c->chat ? chat_answer(&s, all)
-                       : prompts_answer(&s, all);
+        rc = c->o.score  ? score_file(&s)
+             : c->o.chat ? chat_answer(&s, c, all)
+                         : answer(&s, c, all);
     }
     session_close(&s);
     return rc;
@@ -351,17 +387,18 @@ check_swapped(const struct config_generate *c)
 {
     char model[TEXT_QUOTE], prompt[TEXT_QUOTE];
     const char *p =
-        c->n_prompts == 1 && strcmp(c->model, "-") != 0 ? c->prompts[0] : NULL;
-    text_quote(model, c->model, strlen(c->model));
-    if (p && access(c->model, F_OK) != 0 && access(p, F_OK) == 0)
+        c->n_prompts == 1 && strcmp(c->o.model, "-") != 0 ? c->prompts[0] : NULL;
+    text_quote(model, c->o.model, strlen(c->o.model));
+    if (p && access(c->o.model, F_OK) != 0 && access(p, F_OK) == 0)
         misuse("%s: does not exist, and -p %s does: expected -p %s %s", model,
                text_quote(prompt, p, strlen(p)), model, prompt);
-    if (c->tokenizer && slice_ends(slice_of(c->model), ".json") &&
-        !slice_ends(slice_of(c->tokenizer), ".json") && access(c->tokenizer, F_OK) == 0)
+    if (c->o.tokenizer && slice_ends(slice_of(c->o.model), ".json") &&
+        !slice_ends(slice_of(c->o.tokenizer), ".json") &&
+        access(c->o.tokenizer, F_OK) == 0)
         misuse("%s: is a tokenizer by its name, and -t %s is none: expected -t %s %s",
-               model, text_quote(prompt, c->tokenizer, strlen(c->tokenizer)), model,
+               model, text_quote(prompt, c->o.tokenizer, strlen(c->o.tokenizer)), model,
                prompt);
-    if (!c->score && tok_is_file(c->model))
+    if (!c->o.score && tok_is_file(c->o.model))
         misuse("%s: is a .tok of samples: expected a MODEL, and --score %s to measure "
                "its loss on them",
                model, model);
@@ -373,7 +410,7 @@ main(int argc, char **argv)
     struct err err = { 0 };
     bool all = true;
     cmd_begin(&cfg.cmd);
-    cfg.where.threads = cmd_threads(NULL);
+    cfg.o.where.threads = cmd_threads(NULL);
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     if (argc - first > 1 && cmd_given(&cfg.cmd, "force"))
@@ -390,14 +427,14 @@ main(int argc, char **argv)
                argc - first);
     if (argc - first != 1)
         cmd_refuse_without("MODEL", &cfg.cmd);
-    cfg.model = argv[first];
+    cfg.o.model = argv[first];
     check_swapped(&cfg);
-    if (cfg.score)
+    if (cfg.o.score)
         begin_ranks(&cfg);
-    cfg.where.host = cmd_host(&cfg.cmd);
-    cfg.device = device_settle(&cfg.where);
+    cfg.o.host = cfg.o.where.host = cmd_host(&cfg.cmd);
+    cfg.o.device = device_settle(&cfg.o.where);
     settle(&cfg);
-    if (cfg.score)
+    if (cfg.o.score)
         join_ranks(&cfg);
     if (run(&cfg, &all, &err) < 0)
         die_err(&err);

@@ -7,6 +7,10 @@
 #include "lib/base/maths.h"
 #include "lib/base/os.h"
 #include "lib/format/tok.h"
+#include "lib/infer/defaults.h"
+#include "lib/infer/importance.h"
+#include "lib/infer/reference.h"
+#include "lib/infer/tensors.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,6 +27,7 @@ struct sums {
 
 struct score {
     struct session *s;
+    struct sequence q; // whose cache is used
     struct tok_reader tok;
     uint32_t *length; // (n) ids
     size_t n, cap;
@@ -159,7 +164,7 @@ open_out(struct score *x)
                                     NULL };
     }
     x->has_out = true;
-    return dump_open(&x->out, s, s->c->logits, x->dump, x->n, &x->tok);
+    return dump_open(&x->out, s, NULL, s->c->logits, x->dump, x->n, &x->tok);
 }
 
 /* The logits of a sample in the file of --kl. */
@@ -312,7 +317,7 @@ score_on_device(struct score *x, const struct at *at, uint32_t from, uint32_t en
     uint32_t first = end - rows;
     for (uint32_t i = 0; i < rows; i++)
         x->label[i] = is_target(t, first + i + 1) ? (int32_t)t->ids[first + i + 1] : -1;
-    if (net_extend(net, &s->q->cache, ids, end - from, rows, NULL, NULL, NULL) < 0)
+    if (net_extend(net, &x->q.cache, ids, end - from, rows, NULL, NULL, NULL) < 0)
         return -1;
     if (x->has_reference && net_extend(net->teacher, &x->reference.cache, ids,
                                        end - from, rows, NULL, NULL, NULL) < 0)
@@ -337,7 +342,7 @@ run_chunk(struct score *x, const struct at *at, uint32_t from, uint32_t end,
     uint32_t rows = want < end ? end - want : 0;
     if (!x->logits)
         return score_on_device(x, at, from, end, rows);
-    if (session_extend(s, at->t->ids + from, end - from, rows, x->logits) < 0)
+    if (session_extend(s, &x->q, at->t->ids + from, end - from, rows, x->logits) < 0)
         return -1;
     for (uint32_t i = 0; i < rows; i++)
         if (score_position(x, at, want + i, x->logits + i * vocab) < 0)
@@ -361,12 +366,11 @@ first_wanted(const struct score *x, const struct tok_sample *t, uint32_t from,
 static int
 score_sample(struct score *x, const struct at *at)
 {
-    struct session *s = x->s;
     const struct tok_sample *t = at->t;
     for (uint32_t from = 0, end; from < t->n; from = end) {
         end = document_end(t, from);
         uint32_t stop = end - (end == t->n), want = first_wanted(x, t, from, stop);
-        s->q->cache.used = x->reference.cache.used = 0;
+        x->q.cache.used = x->reference.cache.used = 0;
         for (uint32_t i = from, n; i < stop; i += n) {
             n = stop - i < x->chunk ? stop - i : (uint32_t)x->chunk;
             if (run_chunk(x, at, i, i + n, want) < 0)
@@ -468,7 +472,7 @@ compare_ranks(struct score *x)
     int rc;
     if (ranks_count() == 1)
         return 0;
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     struct buf b = { 0 };
     char hex[2 * XXH3_BYTES + 1];
     hash_hex(hex, x->tok.end.xxh3, XXH3_BYTES);
@@ -685,7 +689,7 @@ prepare(struct score *x)
     x->chunk = s->c->chunk ? s->c->chunk : stays && !s->k->is.host ? CHUNK_GPU : CHUNK;
     if (x->chunk > x->longest)
         x->chunk = x->longest ? (size_t)x->longest : 1;
-    if (alloc_chunk(x) < 0 || session_reserve(s, (size_t)x->longest) < 0 ||
+    if (alloc_chunk(x) < 0 || session_reserve(s, &x->q, (size_t)x->longest) < 0 ||
         open_reference(x) < 0 || alloc_divergences(x) < 0 || alloc_sums(x) < 0)
         return -1;
     if (compare_ranks(x) < 0)
@@ -711,7 +715,7 @@ check_loss(const struct score *x)
     static const double worse = 1.5;
     double loss = x->all.loss / (double)x->all.targets,
            guessing = log((double)x->s->model.config.vocab);
-    if (x->all.targets && loss > worse * guessing && !x->s->c->cmd.quiet)
+    if (x->all.targets && loss > worse * guessing && !x->s->c->host->quiet)
         warn("%s: the loss is far above %.4g, that of equal probabilities for all "
              "tokens: expected samples that this model's tokenizer has made",
              x->s->c->score, guessing);
@@ -731,7 +735,7 @@ score_file(struct session *s)
         put_result(&x);
         check_loss(&x);
     }
-    if (rc == 0 && s->c->cmd.verbose)
+    if (rc == 0 && s->c->host->verbose)
         warn("%llu tokens, %.1f tok/s", (unsigned long long)x.all.tokens,
              (double)x.all.tokens / (os_seconds() - start));
     importance_end(s);
@@ -742,6 +746,7 @@ score_file(struct session *s)
     if (x.has_kl)
         store_close(&x.kl);
     tok_close(&x.tok);
+    sequence_free(&x.q);
     free(x.length);
     free(x.of_sample);
     free(x.at);

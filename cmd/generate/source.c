@@ -19,10 +19,19 @@ bytes_ahead(void)
     return (double)(st.st_size - at);
 }
 
-void
-source_open(struct source *x, const struct config_generate *c)
+/* Whether the next prompt would have to be waited for. */
+static bool
+waits(struct source *s)
 {
-    *x = (struct source){
+    struct given_prompts *x = (struct given_prompts *)s;
+    return !x->c->n_prompts && !reader_is_ready(&x->reader);
+}
+
+void
+source_open(struct given_prompts *x, const struct config_generate *c)
+{
+    *x = (struct given_prompts){
+        .source = { .next = source_next, .waits = waits },
         .c = c,
         .reader = { .fd = STDIN_FILENO, .name = "<stdin>", .limit = PROMPT_LINE }
     };
@@ -31,7 +40,7 @@ source_open(struct source *x, const struct config_generate *c)
 }
 
 void
-source_close(struct source *x)
+source_close(struct given_prompts *x)
 {
     reader_free(&x->reader);
 }
@@ -58,21 +67,21 @@ trim(struct slice *text, bool first)
 
 /* A line without text is no prompt; to JSON spaces are none. */
 static bool
-is_empty(const struct source *x, struct slice text)
+is_empty(const struct given_prompts *x, struct slice text)
 {
     size_t i = 0;
-    while (x->c->requests && i < text.n && (text.p[i] == ' ' || text.p[i] == '\t'))
+    while (x->c->o.requests && i < text.n && (text.p[i] == ' ' || text.p[i] == '\t'))
         i++;
     return i == text.n;
 }
 
 /* Note that a line looks like one of --input jsonl. */
 static void
-check_json(const struct source *x, struct slice text)
+check_json(const struct given_prompts *x, struct slice text)
 {
     static const char prompt[] = "\"prompt\"", messages[] = "\"messages\"";
     bool object = text.n > 1 && text.p[0] == '{' && text.p[text.n - 1] == '}';
-    if (x->c->requests || x->c->ids || x->c->cmd.quiet || !object)
+    if (x->c->o.requests || x->c->o.ids || x->c->cmd.quiet || !object)
         return;
     if (memmem(text.p, text.n, prompt, sizeof prompt - 1) ||
         memmem(text.p, text.n, messages, sizeof messages - 1))
@@ -82,7 +91,7 @@ check_json(const struct source *x, struct slice text)
 }
 
 static int
-next_line(struct source *x, struct slice *text, struct err *err)
+next_line(struct given_prompts *x, struct slice *text, struct err *err)
 {
     const struct reader *r = &x->reader;
     int rc;
@@ -92,29 +101,24 @@ next_line(struct source *x, struct slice *text, struct err *err)
         if (rc > 0)
             trim(text, r->number == 1);
     } while (rc > 0 && is_empty(x, *text));
-    if (rc > 0 && x->line == 0)
+    if (rc > 0 && x->source.line == 0)
         check_json(x, *text);
-    x->line = r->number;
+    x->source.line = r->number;
     if (x->bytes > 0 && (double)r->end < x->bytes)
-        x->share = (double)r->end / x->bytes;
+        x->source.share = (double)r->end / x->bytes;
     return rc;
 }
 
 int
-source_next(struct source *x, struct slice *text, struct err *err)
+source_next(struct source *s, struct slice *text, struct err *err)
 {
+    struct given_prompts *x = (struct given_prompts *)s;
     const struct config_generate *c = x->c;
     if (!c->n_prompts)
         return next_line(x, text, err);
     if (x->at == c->n_prompts)
         return 0;
     *text = slice_of(c->prompts[x->at++]);
-    x->share = (double)x->at / (double)c->n_prompts;
+    s->share = (double)x->at / (double)c->n_prompts;
     return 1;
-}
-
-bool
-source_waits(struct source *x)
-{
-    return !x->c->n_prompts && !reader_is_ready(&x->reader);
 }

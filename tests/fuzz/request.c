@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* request: a line of generate --input jsonl: what is taken is what an answer can be made by;
  * what is refused has words, and its id is one. */
-#include "cmd/generate/request.h"
+#include "lib/infer/request.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -9,12 +9,12 @@
 
 enum { VOCAB = 100 };
 
-static const struct settings base = { .max_tokens = 7,
+static const struct answer_settings base = { .max_tokens = 7,
                                       .answers = 1,
                                       .sample = { .top_p = 1, .penalty = 1 } };
 
 static void
-check_settings(const struct settings *how)
+check_settings(const struct answer_settings *how)
 {
     const struct sample_options *o = &how->sample;
     HOLDS(how->max_tokens <= INT32_MAX, "%u", how->max_tokens);

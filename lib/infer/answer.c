@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* answer: see answer.h. */
-#include "cmd/generate/answer.h"
+#include "lib/infer/answer.h"
 
+#include "lib/base/json.h"
 #include "lib/base/num.h"
 #include "lib/base/os.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,25 +15,27 @@ enum { RESERVE_TOKENS = 4096 };
 static const char *const stop_reasons[] = { "length", "end", "stop", "context",
                                             "interrupt" };
 
-struct settings
+struct answer_settings
 answer_settings(const struct session *s)
 {
-    const struct config_generate *c = s->c;
-    return (struct settings){ .max_tokens = c->max_tokens,
-                              .sample = c->sample,
-                              .stop = c->stop,
-                              .n_stops = c->n_stops,
-                              .think = c->how.think,
-                              .answers = c->answers };
+    const struct infer_options *c = s->c;
+    return (struct answer_settings){ .max_tokens = c->max_tokens,
+                                     .sample = c->sample,
+                                     .stop = c->stop,
+                                     .n_stops = c->n_stops,
+                                     .think = c->how.think,
+                                     .answers = c->answers };
 }
 
 void
-answer_open(struct answer *a, struct session *s, const struct settings *how, bool print)
+answer_open(struct answer *a, struct session *s, struct sequence *q,
+            const struct answer_settings *how, bool print)
 {
     *a = (struct answer){ .s = s,
-                          .q = s->q,
+                          .q = q,
                           .how = how,
-                          .stream = { .decoder = { .t = s->t },
+                          .stream = { .host = s->c->host,
+                                      .decoder = { .t = s->t },
                                       .stop = how->stop,
                                       .n_stops = how->n_stops,
                                       .print = print } };
@@ -144,7 +148,7 @@ next_token(struct answer *a)
 }
 
 size_t
-answer_tokens(size_t prompt, const struct settings *how)
+answer_tokens(size_t prompt, const struct answer_settings *how)
 {
     size_t max = how->max_tokens; // for a long answer the cache grows later
     return prompt + (max < RESERVE_TOKENS ? max : RESERVE_TOKENS);
@@ -156,8 +160,7 @@ prepare(struct answer *a)
     struct session *s = a->s;
     a->prompt = a->q->prompt = a->q->ids.n;
     a->q->end = a->prompt + a->how->max_tokens;
-    s->q = a->q;
-    if (session_reserve(s, answer_tokens(a->prompt, a->how)) < 0)
+    if (session_reserve(s, a->q, answer_tokens(a->prompt, a->how)) < 0)
         return -1;
     a->computed = a->prompt - (s->c->no_kv ? 0 : a->q->cache.used);
     return 0;
@@ -176,7 +179,7 @@ answer_begin(struct answer *const *a, size_t n, float *logits)
             return -1;
         tokens += a[i]->computed;
     }
-    int rc = n == 1 ? session_follow(s) : session_step(s, q, n, logits);
+    int rc = n == 1 ? session_follow(s, q[0]) : session_step(s, q, n, logits);
     double now = os_seconds();
     for (size_t i = 0; i < n; i++) {
         if (rc > 0)
@@ -210,7 +213,7 @@ answer_make(struct answer *a)
 {
     int rc = answer_begin(&a, 1, NULL);
     while (rc == 0 && (rc = answer_next(a)) == 0)
-        if ((rc = session_follow(a->s)) > 0)
+        if ((rc = session_follow(a->s, a->q)) > 0)
             a->why = WHY_INTERRUPT;
     return rc < 0 ? -1 : answer_end(a);
 }
@@ -326,17 +329,6 @@ answer_json(struct buf *b, const struct answer *a)
 }
 
 void
-answer_flush(struct buf *b, bool json)
-{
-    if (json)
-        cmd_flush_json(b);
-    else
-        cmd_flush(b);
-    if (fflush(stdout) != 0)
-        die(EXIT_TROUBLE, "standard output:");
-}
-
-void
 answer_put(struct buf *b, const struct answer *a)
 {
     const struct stream *x = &a->stream;
@@ -348,9 +340,9 @@ answer_put(struct buf *b, const struct answer *a)
 }
 
 bool
-answer_reports(const struct config_generate *c)
+answer_reports(const struct infer_options *c)
 {
-    return c->cmd.verbose || (c->time && !c->json);
+    return c->host->verbose || (c->time && !c->json);
 }
 
 void
@@ -359,9 +351,10 @@ answer_report(const struct answer *a)
     char number[32] = "";
     if (a->how->answers > 1)
         snprintf(number, sizeof number, ", answer %u", a->number);
-    warn("prompt %llu%s: prefill %zu tokens, %.1f tok/s; decode %zu tokens, %.1f "
-         "tok/s; stopped by %s",
-         (unsigned long long)a->index, number, a->computed,
-         rate((double)a->computed, a->prefill_s), steps(a),
-         rate((double)steps(a), a->decode_s), stop_reasons[a->why]);
+    host_warn(a->s->c->host,
+              "prompt %llu%s: prefill %zu tokens, %.1f tok/s; decode %zu tokens, %.1f "
+              "tok/s; stopped by %s",
+              (unsigned long long)a->index, number, a->computed,
+              rate((double)a->computed, a->prefill_s), steps(a),
+              rate((double)steps(a), a->decode_s), stop_reasons[a->why]);
 }

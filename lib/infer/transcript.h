@@ -2,11 +2,11 @@
 /* transcript: conversations in files: JSONL with "messages", as /save and --chat --json write it.
  *
  * FIFOs and devices are refused, since a chat would wait for them. */
-#ifndef NIBBLE_CMD_GENERATE_TRANSCRIPT_H
-#define NIBBLE_CMD_GENERATE_TRANSCRIPT_H
+#ifndef NIBBLE_INFER_TRANSCRIPT_H
+#define NIBBLE_INFER_TRANSCRIPT_H
 
-#include "lib/data/messages.h"
 #include "lib/base/arena.h"
+#include "lib/data/messages.h"
 
 #include <stdbool.h>
 
@@ -16,6 +16,6 @@ int transcript_read(struct messages *m, const char *path, struct arena *arena,
                     struct err *err);
 /* Write a file; force: replace one that exists. */
 int transcript_write(const char *path, const struct buf *text, bool force,
-                     struct err *err);
+                     struct guard *g, struct err *err);
 
 #endif

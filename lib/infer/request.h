@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* request: a line of --input jsonl: a prompt and how it is answered. */
-#ifndef NIBBLE_CMD_GENERATE_REQUEST_H
-#define NIBBLE_CMD_GENERATE_REQUEST_H
+#ifndef NIBBLE_INFER_REQUEST_H
+#define NIBBLE_INFER_REQUEST_H
 
-#include "lib/data/messages.h"
-#include "cmd/generate/answer.h"
 #include "lib/base/arena.h"
 #include "lib/base/json.h"
+#include "lib/data/messages.h"
+#include "lib/infer/answer.h"
 
 enum request_kind { REQUEST_NONE, REQUEST_PROMPT, REQUEST_MESSAGES, REQUEST_IDS };
 
@@ -20,7 +20,7 @@ struct request {
     struct slice prompt;
     struct messages messages;
     struct ids ids;
-    struct settings how;
+    struct answer_settings how;
     struct slice stop[MAX_STOPS];
     struct slice field; // what an error is about; p NULL: the whole line
     bool seen[REQUEST_FIELDS], given[REQUEST_FIELDS]; // given: is there and is not null
@@ -32,8 +32,8 @@ struct request {
 
 /* Parse a line; what it does not say is as in base.  -1 with *err, whose message has neither
  * file nor line; the id is found even then, if the line is JSON up to there. */
-int request_parse(struct request *r, const struct settings *base, struct slice line,
-                  struct err *err);
+int request_parse(struct request *r, const struct answer_settings *base,
+                  struct slice line, struct err *err);
 void request_free(struct request *r);
 /* Append the names of the fields that are set in idle; nothing if there are none. */
 void request_put_idle(struct buf *b, const bool idle[REQUEST_FIELDS]);

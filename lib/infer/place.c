@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* place: see place.h. */
-#include "cmd/generate/place.h"
+#include "lib/infer/place.h"
+
+#include "lib/base/json.h"
 
 #include <string.h>
 
@@ -45,8 +47,8 @@ put_object(struct buf *b, const struct place *p, const struct buf *words)
 }
 
 int
-place_refuse(struct buf *b, const struct place *p, bool json, const struct err *why,
-             struct err *err)
+place_refuse(struct buf *b, const struct place *p, const struct host *host, bool json,
+             const struct err *why, struct err *err)
 {
     struct buf words = { 0 };
     if (why->kind == ERR_MEMORY)
@@ -57,7 +59,7 @@ place_refuse(struct buf *b, const struct place *p, bool json, const struct err *
     if (json)
         put_object(b, p, &words);
     else
-        warn("%s", words.data);
+        host_warn(host, "%s", words.data);
     buf_char(b, '\n'); // of a text an empty line, so that lines stay in step
     buf_free(&words);
     return 0;

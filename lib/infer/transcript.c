@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* transcript: see transcript.h. */
-#include "cmd/generate/transcript.h"
+#include "lib/infer/transcript.h"
 
-#include "cmd/cli/cmd.h"
 #include "lib/file/outfile.h"
 #include "lib/file/path.h"
 #include "lib/file/reader.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -106,14 +106,15 @@ transcript_read(struct messages *m, const char *path, struct arena *arena,
 }
 
 int
-transcript_write(const char *path, const struct buf *text, bool force, struct err *err)
+transcript_write(const char *path, const struct buf *text, bool force, struct guard *g,
+                 struct err *err)
 {
     struct outfile o = { 0 };
     char q[TEXT_QUOTE];
     if (path_is_stream(path))
         return err_set(err, ERR_USAGE, "%s: is no regular file: expected a new name",
                        text_quote(q, path, strlen(path)));
-    int rc = out_open(&o, path, force ? OUT_FORCE : 0, &cmd_guard, err);
+    int rc = out_open(&o, path, force ? OUT_FORCE : 0, g, err);
     if (rc == 0)
         rc = out_write(&o, text->data, text->len);
     rc = rc == 0 ? out_commit(&o) : -1;

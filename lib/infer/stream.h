@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* stream: decodes ids to text and prints it as it comes: whole characters only, and nothing
  * that may be the beginning of a stop text. */
-#ifndef NIBBLE_CMD_GENERATE_STREAM_H
-#define NIBBLE_CMD_GENERATE_STREAM_H
+#ifndef NIBBLE_INFER_STREAM_H
+#define NIBBLE_INFER_STREAM_H
 
+#include "lib/base/host.h"
 #include "lib/text/tokenizer.h"
 
 struct stream {
+    const struct host *host;  // that prints it
     struct decoder decoder;   // t == NULL: no text
     const struct slice *stop; // (n_stops), not empty texts
     size_t n_stops;

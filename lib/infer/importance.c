@@ -4,7 +4,9 @@
  * NAME.input_amax for NAME.weight, the largest magnitude; with --hessian also NAME.hessian, the
  * mean products of columns, in blocks along the diagonal.  Weights that share their input have
  * equal ones. */
-#include "cmd/generate/generate.h"
+#include "lib/infer/importance.h"
+
+#include "lib/infer/tensors.h"
 
 #include "lib/nvfp4/feedback.h"
 
@@ -111,15 +113,17 @@ products(struct session *s, size_t of, size_t cols, uint64_t tokens)
     return v;
 }
 
-/* NAME.what for NAME.weight. */
+/* NAME.what for NAME.weight; NULL without memory. */
 static char *
 name_of(const char *weight, const char *what)
 {
     size_t n = strlen(weight) - strlen("weight");
     size_t more = strlen(what) + 1;
-    char *name = cmd_alloc(1, n + more);
-    memcpy(name, weight, n);
-    memcpy(name + n, what, more);
+    char *name = malloc(n + more);
+    if (name) {
+        memcpy(name, weight, n);
+        memcpy(name + n, what, more);
+    }
     return name;
 }
 
@@ -128,9 +132,10 @@ static void
 warn_short(const struct session *s, uint64_t tokens)
 {
     enum { ENOUGH = 4096 };
-    if (tokens < ENOUGH && !s->c->cmd.quiet)
-        warn("%s: %llu tokens are few to measure on: %d or more are usual", s->c->score,
-             (unsigned long long)tokens, ENOUGH);
+    if (tokens < ENOUGH)
+        host_note(s->c->host,
+                  "%s: %llu tokens are few to measure on: %d or more are usual",
+                  s->c->score, (unsigned long long)tokens, ENOUGH);
 }
 
 /* The tensors of row i, whose input is that of row `of`: values are computed once for all rows
@@ -159,19 +164,25 @@ importance_write(struct session *s, const struct tok_reader *tok, uint64_t token
 {
     enum { PER_ROW = 3 };
     const struct net *n = &s->model.net;
-    struct dump *d = cmd_alloc(PER_ROW * n->table.n + 1, sizeof *d);
-    float **means = cmd_alloc(n->table.n + 1, sizeof *means);
-    float **grams = cmd_alloc(n->table.n + 1, sizeof *grams);
+    struct dump *d = calloc(PER_ROW * n->table.n + 1, sizeof *d);
+    float **means = calloc(n->table.n + 1, sizeof *means);
+    float **grams = calloc(n->table.n + 1, sizeof *grams);
     size_t count = 0, of;
-    if (tokens == 0)
+    if (!d || !means || !grams)
+        err_set(s->err, ERR_MEMORY, "out of memory for importance");
+    else if (tokens == 0)
         err_set(s->err, ERR_USAGE, "%s: no tokens to measure on", s->c->score);
     else
         warn_short(s, tokens);
     for (size_t i = 0; i < n->table.n && s->err->kind == ERR_NONE; i++)
         if (is_measured(n, i, &of))
             count += add_row(s, d + count, means, grams, i, of, tokens);
-    int rc = s->err->kind ? -1 : dump_write(s, s->c->dump_importance, d, count, tok);
-    for (size_t i = 0; i < n->table.n; i++) {
+    for (size_t i = 0; i < count; i++)
+        if (!d[i].name)
+            err_set(s->err, ERR_MEMORY, "out of memory for a name");
+    int rc =
+        s->err->kind ? -1 : dump_write(s, NULL, s->c->dump_importance, d, count, tok);
+    for (size_t i = 0; i < n->table.n && means && grams; i++) {
         free(means[i]);
         free(grams[i]);
     }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* defaults: files of the model: generation_config.json, and the hash of the tokenizer that a
  * checkpoint was trained with. */
-#include "cmd/generate/generate.h"
+#include "lib/infer/defaults.h"
 
+#include "lib/base/json.h"
 #include "lib/file/map.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -51,8 +53,7 @@ read_ends(struct session *s, struct json *j)
 
 /* A number or null; outside of low .. high it is refused. */
 static int
-read_number(struct session *s, struct json *j, double *v, const char *option,
-            double low, double high)
+read_number(struct json *j, double *v, bool given, double low, double high)
 {
     double x;
     size_t at = j->pos;
@@ -63,7 +64,7 @@ read_number(struct session *s, struct json *j, double *v, const char *option,
     if (!(x >= low && x <= high))
         return json_fail(j, at, "expected a number of %g to %g, found %g", low, high,
                          x);
-    if (!cmd_given(&s->c->cmd, option))
+    if (!given)
         *v = x;
     return 0;
 }
@@ -71,18 +72,18 @@ read_number(struct session *s, struct json *j, double *v, const char *option,
 static int
 read_pair(struct session *s, struct json *j, struct slice key, bool *greedy)
 {
-    struct config_generate *c = s->c;
+    struct infer_options *c = s->c;
     double k = c->sample.top_k;
     bool sample = true;
     int rc;
     if (slice_is(key, "temperature"))
-        return read_number(s, j, &c->sample.temperature, "temp", 0, 1e6);
+        return read_number(j, &c->sample.temperature, c->given.temperature, 0, 1e6);
     if (slice_is(key, "top_p"))
-        return read_number(s, j, &c->sample.top_p, "top-p", 0, 1);
+        return read_number(j, &c->sample.top_p, c->given.top_p, 0, 1);
     if (slice_is(key, "repetition_penalty"))
-        return read_number(s, j, &c->sample.penalty, "repeat-penalty", 1e-6, 1e6);
+        return read_number(j, &c->sample.penalty, c->given.penalty, 1e-6, 1e6);
     if (slice_is(key, "top_k")) {
-        rc = read_number(s, j, &k, "top-k", 0, 0x1p31);
+        rc = read_number(j, &k, c->given.top_k, 0, 0x1p31);
         c->sample.top_k = (uint32_t)k;
         return rc;
     }
@@ -110,7 +111,7 @@ read_text(struct session *s, const char *name, struct slice text)
         more = read_pair(s, &j, key, &greedy);
     if (more == 0)
         more = json_end(&j);
-    if (greedy && !cmd_given(&s->c->cmd, "temp"))
+    if (greedy && !s->c->given.temperature)
         s->c->sample.temperature = 0;
     arena_free(&arena);
     return more;
@@ -126,7 +127,7 @@ defaults_read(struct session *s)
         return 0;
     int rc = defaults_beside(&path, s, "generation_config.json");
     if (rc == 0 && !(stat(path.data, &st) < 0 && errno == ENOENT)) {
-        rc = map_open(&m, path.data, &cmd_guard, s->err);
+        rc = map_open(&m, path.data, s->c->host->guard, s->err);
         if (rc == 0)
             rc = read_text(s, m.name, (struct slice){ (const char *)m.data, m.size });
         map_close(&m);

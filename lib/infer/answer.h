@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* answer: what the model says to one prompt. */
-#ifndef NIBBLE_CMD_GENERATE_ANSWER_H
-#define NIBBLE_CMD_GENERATE_ANSWER_H
+#ifndef NIBBLE_INFER_ANSWER_H
+#define NIBBLE_INFER_ANSWER_H
 
-#include "cmd/generate/generate.h"
-#include "cmd/generate/meter.h"
-#include "cmd/generate/stream.h"
+#include "lib/infer/meter.h"
+#include "lib/infer/session.h"
+#include "lib/infer/stream.h"
 
 /* How a prompt is answered: as the options say, unless its request says otherwise. */
-struct settings {
+struct answer_settings {
     uint32_t max_tokens;
     struct sample_options sample;
     const struct slice *stop; // (n_stops), not empty texts
@@ -22,7 +22,7 @@ enum why { WHY_LENGTH, WHY_END, WHY_STOP, WHY_CONTEXT, WHY_INTERRUPT };
 struct answer {
     struct session *s;
     struct sequence *q; // of prompt and answer
-    const struct settings *how;
+    const struct answer_settings *how;
     struct meter *meter; // NULL: none
     uint64_t index;      // of the prompt or turn
     uint32_t number;     // of the answer, if its prompt has several; from 0
@@ -42,15 +42,15 @@ struct answer {
 };
 
 /* The settings of the options. */
-struct settings answer_settings(const struct session *s);
+struct answer_settings answer_settings(const struct session *s);
 
 /* Tokens that there is to be a cache for when an answer begins. */
-size_t answer_tokens(size_t prompt, const struct settings *how);
+size_t answer_tokens(size_t prompt, const struct answer_settings *how);
 
-/* An answer to the prompt in s->q, which fits the context: index, draw and meter are the caller's
- * to set.  print: its text goes to stdout while it is made.  answer_free in any case. */
-void answer_open(struct answer *a, struct session *s, const struct settings *how,
-                 bool print);
+/* An answer to the prompt in q, which fits the context: index, draw and meter are the caller's
+ * to set.  print: the host gets its text while it is made.  answer_free in any case. */
+void answer_open(struct answer *a, struct session *s, struct sequence *q,
+                 const struct answer_settings *how, bool print);
 /* Generate it. */
 int answer_make(struct answer *a);
 /* In steps: begin computes what the next token is chosen by, of n answers together, which lack
@@ -75,11 +75,8 @@ void answer_json(struct buf *b, const struct answer *a);
 /* The members "first_token_ms" and "tokens_per_s" (of the tokens after it, 0 without), behind a
  * comma. */
 void answer_put_speed(struct buf *b, const struct answer *a);
-/* One line on stderr: how fast it was; whether one is wanted. */
-bool answer_reports(const struct config_generate *c);
+/* A line to the host: how fast it was; whether one is wanted. */
+bool answer_reports(const struct infer_options *c);
 void answer_report(const struct answer *a);
-
-/* Write b to stdout now. */
-void answer_flush(struct buf *b, bool json);
 
 #endif

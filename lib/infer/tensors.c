@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* tensors: logits and hidden states as safetensors files. */
-#include "cmd/generate/generate.h"
+#include "lib/infer/tensors.h"
 
+#include "lib/base/json.h"
 #include "lib/file/path.h"
 #include "lib/format/provenance.h"
 #include "lib/format/writer.h"
 
 #include <errno.h>
 #include <libgen.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,7 +33,9 @@ dump_check(const struct session *s, const char *path)
     if (stat(path, &st) == 0)
         return s->c->force ? 0
                            : err_set(s->err, ERR_IO, "%s: exists; -f replaces it", q);
-    char *copy = cmd_copy(path);
+    char *copy = strdup(path);
+    if (!copy)
+        return err_set(s->err, ERR_MEMORY, "out of memory for a file name");
     int rc = access(dirname(copy), W_OK) == 0 ? 0 : err_set(s->err, ERR_IO, "%s:", q);
     free(copy);
     return rc;
@@ -51,7 +55,7 @@ put_number(struct buf *b, const char *key, double v, double otherwise)
 
 /* Options of sampling; keys sorted. */
 static void
-put_sampling(struct buf *b, const struct config_generate *c)
+put_sampling(struct buf *b, const struct infer_options *c)
 {
     const struct sample_options *o = &c->sample;
     if (o->temperature > 0)
@@ -68,9 +72,9 @@ put_sampling(struct buf *b, const struct config_generate *c)
 
 /* Options that change the content, where they are not the default; keys sorted. */
 static void
-put_options(struct buf *b, const struct session *s)
+put_options(struct buf *b, const struct session *s, const struct sequence *q)
 {
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     if (c->activations != ACTIVATIONS_PLAIN)
         buf_printf(b, "\"activations\":\"%s\",", device_activations[c->activations]);
     if (c->where.unlike)
@@ -82,9 +86,9 @@ put_options(struct buf *b, const struct session *s)
         buf_str(b, "\"ignore_eos\":true,");
     if (!c->score)
         buf_printf(b, "\"max_tokens\":%u,", c->max_tokens);
-    for (size_t i = 0; i < s->q->prompt; i++)
-        buf_printf(b, "%s%u", i ? "," : "\"prompt\":[", s->q->ids.v[i]);
-    buf_str(b, s->q->prompt ? "]," : "");
+    for (size_t i = 0; q && i < q->prompt; i++)
+        buf_printf(b, "%s%u", i ? "," : "\"prompt\":[", q->ids.v[i]);
+    buf_str(b, q && q->prompt ? "]," : "");
     if (c->quant) {
         buf_str(b, "\"quant\":");
         json_put(b, slice_of(c->quant));
@@ -104,7 +108,8 @@ put_options(struct buf *b, const struct session *s)
 }
 
 static int
-put_provenance(struct buf *b, const struct session *s, const struct tok_reader *tok)
+put_provenance(struct buf *b, const struct session *s, const struct sequence *q,
+               const struct tok_reader *tok)
 {
     uint8_t digest[XXH3_BYTES];
     struct store *model = (struct store *)(uintptr_t)&s->model.store;
@@ -122,21 +127,22 @@ put_provenance(struct buf *b, const struct session *s, const struct tok_reader *
     }
     provenance_options(b);
     buf_char(b, '{');
-    put_options(b, s);
+    put_options(b, s, q);
     buf_char(b, '}');
-    provenance_end(b, s->c->cmd.name, slice_of(cmd_version()));
+    provenance_end(b, s->c->host->program, slice_of(s->c->host->version));
     return buf_ok(b, s->err);
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
 int
-dump_open(struct dumper *x, const struct session *s, const char *path,
-          const struct dump *d, size_t n, const struct tok_reader *tok)
+dump_open(struct dumper *x, const struct session *s, const struct sequence *q,
+          const char *path, const struct dump *d, size_t n,
+          const struct tok_reader *tok)
 {
     struct writer_options o = { .flags = s->c->force ? OUT_FORCE : 0,
-                                .guard = &cmd_guard };
-    struct wmeta meta = { .version = cmd_version() };
+                                .guard = s->c->host->guard };
+    struct wmeta meta = { .version = s->c->host->version };
     *x = (struct dumper){ .t = calloc(n ? n : 1, sizeof *x->t) };
     if (!x->t)
         return err_set(s->err, ERR_MEMORY, "out of memory for a list of tensors");
@@ -148,7 +154,7 @@ dump_open(struct dumper *x, const struct session *s, const char *path,
                                                             : 1,
                                     .shape = d[i].shape,
                                     .tag = i };
-    if (put_provenance(&x->provenance, s, tok) < 0)
+    if (put_provenance(&x->provenance, s, q, tok) < 0)
         return -1;
     meta.provenance = (struct slice){ x->provenance.data, x->provenance.len };
     return writer_open(&x->w, "safetensors", path, x->t, n, &meta, &o, s->err);
@@ -171,11 +177,11 @@ dump_close(struct dumper *x)
 }
 
 int
-dump_write(const struct session *s, const char *path, struct dump *d, size_t n,
-           const struct tok_reader *tok)
+dump_write(const struct session *s, const struct sequence *q, const char *path,
+           struct dump *d, size_t n, const struct tok_reader *tok)
 {
     struct dumper x;
-    int rc = dump_open(&x, s, path, d, n, tok);
+    int rc = dump_open(&x, s, q, path, d, n, tok);
     for (size_t i = 0; i < n && rc == 0; i++) {
         const struct dump *from = &d[x.t[i].tag];
         rc = writer_write(&x.w, from->values, (size_t)x.w.t[i].nbytes);
@@ -203,10 +209,13 @@ copy_layer(void *ctx, uint32_t layer, const float *hidden, size_t tokens)
 }
 
 int
-layers_open(struct layers *l, struct session *s, size_t tokens)
+layers_open(struct layers *l, struct session *s, const struct sequence *q)
 {
+    size_t tokens = q->ids.n;
     uint32_t n = s->model.config.layers;
-    *l = (struct layers){ .s = s, .tokens = tokens, .h = calloc(n, sizeof *l->h) };
+    *l = (struct layers){
+        .s = s, .q = q, .tokens = tokens, .h = calloc(n, sizeof *l->h)
+    };
     for (uint32_t i = 0; i < n && l->h; i++)
         if (!(l->h[i] = malloc((tokens * s->model.config.hidden + 1) * sizeof **l->h)))
             return err_set(s->err, ERR_MEMORY, "out of memory for hidden states");
@@ -232,7 +241,7 @@ layers_write(struct layers *l)
             (struct dump){ name[i], { l->tokens, l->s->model.config.hidden }, l->h[i] };
     }
     if (rc == 0)
-        rc = dump_write(l->s, l->s->c->dump_layers, d, n, NULL);
+        rc = dump_write(l->s, l->q, l->s->c->dump_layers, d, n, NULL);
     free(name);
     free(d);
     return rc;

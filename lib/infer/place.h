@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* place: where a prompt or a turn stands, in JSON and in errors about it. */
-#ifndef NIBBLE_CMD_GENERATE_PLACE_H
-#define NIBBLE_CMD_GENERATE_PLACE_H
+#ifndef NIBBLE_INFER_PLACE_H
+#define NIBBLE_INFER_PLACE_H
 
-#include "cmd/cli/cmd.h"
+#include "lib/base/host.h"
+#include "lib/base/text.h"
 
 struct place {
     const char *what;   // "prompt" or "turn"
@@ -19,8 +20,8 @@ struct place {
  * there are several, its id, and a comma. */
 void place_head(struct buf *b, const struct place *p);
 /* Report an error in place of an answer, for which b gets with json an object, else an empty line
- * after words on stderr.  -1 with *err if the error is not the prompt's alone. */
-int place_refuse(struct buf *b, const struct place *p, bool json, const struct err *why,
-                 struct err *err);
+ * after a warning.  -1 with *err if the error is not the prompt's alone. */
+int place_refuse(struct buf *b, const struct place *p, const struct host *host,
+                 bool json, const struct err *why, struct err *err);
 
 #endif

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* prompts: answers prompts: as many at a time as --batch says, each with tokens and cache of its
+/* prompts: answers prompts: as many at a time as the options say, each with tokens and cache of its
  * own, in the order in which they came.  A finished one leaves, and the next one enters.  A
  * prompt that cannot be answered has its error in place of an answer.  Several answers to a prompt
  * are computed as if it came several times, but for their draws.
  *
  * Tokens with which another prompt began are not computed again: their keys and values are copied
  * from its cache, which lasts until the next prompt needs it. */
-#include "cmd/generate/answer.h"
-#include "cmd/generate/place.h"
-#include "cmd/generate/request.h"
-#include "cmd/generate/source.h"
+#include "lib/infer/prompts.h"
+
+#include "lib/infer/answer.h"
+#include "lib/infer/meter.h"
+#include "lib/infer/place.h"
+#include "lib/infer/request.h"
+#include "lib/infer/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     WAITING = 64, // answers that may wait for an earlier one, for each prompt at a time
@@ -51,8 +53,8 @@ struct group {
 
 struct prompts {
     struct session *s;
-    struct settings how;
-    struct source source;
+    struct answer_settings how;
+    struct source *source;
     struct layers layers;
     struct meter meter;
     struct slot slot[MAX_BATCH];
@@ -72,27 +74,30 @@ struct prompts {
     bool end;                  // there are no more
 };
 
-/* Whether the tokens of s->q can be a prompt. */
+/* Whether the tokens of q can be a prompt. */
 static int
-check_length(const struct session *s, struct err *err)
+check_length(const struct session *s, const struct sequence *q, struct err *err)
 {
-    if (s->q->ids.n == 0)
+    if (q->ids.n == 0)
         return err_set(err, ERR_USAGE, "a prompt without a token");
-    if (s->q->ids.n > s->limit)
-        return err_set(err, ERR_USAGE, "%zu tokens, the context has %zu%s", s->q->ids.n,
+    if (q->ids.n > s->limit)
+        return err_set(err, ERR_USAGE, "%zu tokens, the context has %zu%s", q->ids.n,
                        s->limit, s->c->context ? " (--context)" : "");
     return 0;
 }
 
 /* ---- output, in order --------------------------------------------------------------------- */
 
-static void
+static int
 put_output(struct prompts *p, struct slot *x, struct buf *text)
 {
+    const struct host *host = p->s->c->host;
+    int rc = 0;
     struct output *o = &p->out[x->order % p->cap];
     *o = (struct output){ .text = *text, .done = true };
     while ((o = &p->out[p->printed % p->cap])->done) {
-        answer_flush(&o->text, p->s->c->json);
+        if (rc == 0 && host->print)
+            rc = host->print(host->ctx, &o->text, p->s->c->json, p->s->err);
         buf_free(&o->text);
         o->done = false;
         p->printed++;
@@ -100,6 +105,7 @@ put_output(struct prompts *p, struct slot *x, struct buf *text)
     x->state = SLOT_FREE;
     if (x->place.answer + 1 >= x->place.answers)
         meter_prompt(&p->meter, x->share);
+    return rc;
 }
 
 static void
@@ -122,11 +128,10 @@ refuse(struct prompts *p, struct slot *x, const struct err *why)
     struct buf b = { 0 };
     x->place.id = x->request.id;
     x->place.field = x->request.field;
-    if (place_refuse(&b, &x->place, p->s->c->json, why, p->s->err) < 0)
+    if (place_refuse(&b, &x->place, p->s->c->host, p->s->c->json, why, p->s->err) < 0)
         return -1;
     p->refused++;
-    put_output(p, x, &b);
-    return 0;
+    return put_output(p, x, &b);
 }
 
 /* ---- an answer ------------------------------------------------------------------------------ */
@@ -135,7 +140,7 @@ static int
 write_logits(const struct answer *a)
 {
     struct dump d = { "logits", { a->n, a->s->model.config.vocab }, a->logits };
-    return dump_write(a->s, a->s->c->logits, &d, 1, NULL);
+    return dump_write(a->s, a->q, a->s->c->logits, &d, 1, NULL);
 }
 
 /* Ids whose keys and values other prompts may have. */
@@ -200,9 +205,9 @@ share(struct prompts *p, struct slot *x, size_t tokens)
     x->q->prompt = 0; // others have nothing of it until it is computed
     p->tokens += ids->n;
     p->shared += most;
-    if (session_reserve(s, tokens) < 0)
+    if (session_reserve(s, x->q, tokens) < 0)
         return -1;
-    return from == x ? 0 : session_copy(s, &from->q->cache, most);
+    return from == x ? 0 : session_copy(s, x->q, &from->q->cache, most);
 }
 
 /* The answer is complete. */
@@ -210,7 +215,7 @@ static int
 finish(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     struct buf b = { 0 };
     int rc = answer_end(&x->a);
     if (rc == 0) {
@@ -227,8 +232,7 @@ finish(struct prompts *p, struct slot *x)
     answer_free(&x->a);
     keep(s, x);
     p->busy--;
-    put_output(p, x, &b);
-    return rc;
+    return put_output(p, x, &b) < 0 ? -1 : rc;
 }
 
 /* Choose the next token by what was computed. */
@@ -298,16 +302,16 @@ static int
 start(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
-    const struct config_generate *c = s->c;
-    const struct settings *how = c->requests ? &x->request.how : &p->how;
+    const struct infer_options *c = s->c;
+    const struct answer_settings *how = c->requests ? &x->request.how : &p->how;
     size_t n = x->q->ids.n, most = p->slots > 1 ? session_together(s, n) : 0;
     struct group *g = session_reads_stored(s, n) ? &p->few : &p->many;
     if (p->slots > 1 && make_room(p, x, g, most) < 0)
         return -1;
-    s->q = x->q;
     if (share(p, x, answer_tokens(x->q->ids.n, how)) < 0)
         return -1;
-    answer_open(&x->a, s, how, p->slots == 1 && c->batch == 1 && !c->json && !c->ids);
+    answer_open(&x->a, s, x->q, how,
+                p->slots == 1 && c->batch == 1 && !c->json && !c->ids);
     x->a.index = x->place.index;
     x->a.number = x->place.answer;
     x->a.draw = c->requests ? 0 : x->place.index; // a request as if it were alone
@@ -315,7 +319,7 @@ start(struct prompts *p, struct slot *x)
     x->a.meter = &p->meter;
     x->state = SLOT_BUSY;
     p->busy++;
-    if (c->dump_layers && layers_open(&p->layers, s, x->q->ids.n) < 0)
+    if (c->dump_layers && layers_open(&p->layers, s, x->q) < 0)
         return -1;
     if (!most)
         return compute(p, &x, 1);
@@ -329,15 +333,15 @@ static int
 step(struct prompts *p)
 {
     struct slot *busy[MAX_BATCH];
-    struct sequence *q[MAX_BATCH] = { &p->s->first };
+    struct sequence *q[MAX_BATCH] = { &p->slot[0].own };
     size_t n = 0;
     for (size_t i = 0; i < MAX_BATCH; i++)
         if (p->slot[i].state == SLOT_BUSY) {
             busy[n] = &p->slot[i];
             q[n++] = p->slot[i].q;
         }
-    p->s->q = q[0];
-    if (n == 1 ? session_follow(p->s) < 0 : session_step(p->s, q, n, p->logits) < 0)
+    if (n == 1 ? session_follow(p->s, q[0]) < 0
+               : session_step(p->s, q, n, p->logits) < 0)
         return -1;
     for (size_t i = 0; i < n; i++)
         if (choose(p, busy[i]) < 0)
@@ -349,7 +353,7 @@ step(struct prompts *p)
 
 /* The template of the options, with the thinking switch of a request. */
 static struct template_options
-template_of(const struct session *s, const struct settings *how)
+template_of(const struct session *s, const struct answer_settings *how)
 {
     struct template_options o = s->c->how;
     o.think = how->think;
@@ -358,21 +362,21 @@ template_of(const struct session *s, const struct settings *how)
 
 /* The tokens of a prompt, behind the message of --system. */
 static int
-render(struct session *s, const struct settings *how, struct slice text,
-       struct err *err)
+render(struct session *s, struct ids *ids, const struct answer_settings *how,
+       struct slice text, struct err *err)
 {
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     struct template_options o = template_of(s, how);
     struct message m[2] = { { .role = slice_of("system"),
                               .content = slice_of(c->system ? c->system : "") },
                             { .role = slice_of("user"), .content = text } };
     size_t first = c->system ? 0 : 1;
-    return render_prompt(s->e, &s->q->ids, &o, m + first, 2 - first, err);
+    return render_prompt(s->e, ids, &o, m + first, 2 - first, err);
 }
 
-/* Append the ids of a line to s->q. */
+/* Append the ids of a line. */
 static int
-read_ids(struct session *s, struct slice text, struct err *err)
+read_ids(struct session *s, struct ids *ids, struct slice text, struct err *err)
 {
     const char *p = text.p, *end = p + text.n;
     char q[TEXT_QUOTE];
@@ -394,28 +398,28 @@ read_ids(struct session *s, struct slice text, struct err *err)
         if (id >= s->model.config.vocab)
             return err_set(err, ERR_FORMAT,
                            "id %llu at position %zu: the model's vocab_size is %u",
-                           (unsigned long long)id, s->q->ids.n, s->model.config.vocab);
-        ids_add(&s->q->ids, (uint32_t)id);
+                           (unsigned long long)id, ids->n, s->model.config.vocab);
+        ids_add(ids, (uint32_t)id);
     }
-    return ids_ok(&s->q->ids, err);
+    return ids_ok(ids, err);
 }
 
 /* The messages of a request, and that of --system if they have none. */
 static int
-render_request(struct session *s, const struct settings *how, struct messages *m,
-               struct err *err)
+render_request(struct session *s, struct ids *ids, const struct answer_settings *how,
+               struct messages *m, struct err *err)
 {
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     struct template_options o = template_of(s, how);
     struct message system = { .role = slice_of("system"),
                               .content = slice_of(c->system ? c->system : "") };
     if (c->system && m->n && !slice_is(m->v[0].role, "system") &&
         messages_prepend(m, system, err) < 0)
         return -1;
-    return render_prompt(s->e, &s->q->ids, &o, m->v, m->n, err);
+    return render_prompt(s->e, ids, &o, m->v, m->n, err);
 }
 
-/* The tokens of a request into s->q, its texts and settings into the slot. */
+/* The tokens of a request into x->q, its texts and settings into the slot. */
 static int
 prepare_request(struct prompts *p, struct slot *x, struct slice text, struct err *err)
 {
@@ -446,44 +450,42 @@ prepare_request(struct prompts *p, struct slot *x, struct slice text, struct err
     if (r->kind != REQUEST_IDS && !s->t)
         return err_set(err, ERR_USAGE, "needs a tokenizer: with --ids only \"ids\"");
     if (r->kind == REQUEST_IDS)
-        ids_append(&s->q->ids, r->ids.v, r->ids.n);
+        ids_append(&x->q->ids, r->ids.v, r->ids.n);
     else if (r->kind == REQUEST_PROMPT
-                 ? render(s, &r->how, r->prompt, err) < 0
-                 : render_request(s, &r->how, &r->messages, err) < 0)
+                 ? render(s, &x->q->ids, &r->how, r->prompt, err) < 0
+                 : render_request(s, &x->q->ids, &r->how, &r->messages, err) < 0)
         return -1;
-    return ids_ok(&s->q->ids, err);
+    return ids_ok(&x->q->ids, err);
 }
 
 static int
-prepare_text(struct session *s, const struct settings *how, struct slice text,
-             struct err *err)
+prepare_text(struct session *s, struct ids *ids, const struct answer_settings *how,
+             struct slice text, struct err *err)
 {
     size_t bad = utf8_check(text.p, text.n);
     if (bad < text.n)
         return err_set(err, ERR_FORMAT, "byte %zu: not UTF-8", bad);
-    return s->c->ids ? read_ids(s, text, err) : render(s, how, text, err);
+    return s->c->ids ? read_ids(s, ids, text, err) : render(s, ids, how, text, err);
 }
 
 static int
 prepare(struct prompts *p, struct slot *x, struct slice text, struct err *err)
 {
     struct session *s = p->s;
-    s->q = x->q;
-    s->q->ids.n = 0;
+    x->q->ids.n = 0;
     if (s->c->requests ? prepare_request(p, x, text, err) < 0
-                       : prepare_text(s, &p->how, text, err) < 0)
+                       : prepare_text(s, &x->q->ids, &p->how, text, err) < 0)
         return -1;
     x->place.id = x->request.id;
-    return check_length(s, err);
+    return check_length(s, x->q, err);
 }
 
 static bool
 fits(const struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
-    const struct settings *how = s->c->requests ? &x->request.how : &p->how;
-    s->q = x->q;
-    return session_fits(s, answer_tokens(x->q->ids.n, how));
+    const struct answer_settings *how = s->c->requests ? &x->request.how : &p->how;
+    return session_fits(s, x->q, answer_tokens(x->q->ids.n, how));
 }
 
 /* Start a prompt that does not fit, or did not: in the memory of answers that are complete and, if
@@ -521,8 +523,8 @@ start_or_hold(struct prompts *p, struct slot *x)
         return start_held(p, x);
     x->state = SLOT_HELD;
     p->slots = p->busy;
-    if (!s->c->cmd.quiet)
-        warn("--batch: not enough memory for keys and values: %zu at a time", p->busy);
+    host_note(s->c->host,
+              "--batch: not enough memory for keys and values: %zu at a time", p->busy);
     return 0;
 }
 
@@ -542,7 +544,7 @@ next_text(struct prompts *p, struct slice *text)
         *text = (struct slice){ p->again.data, p->again.len };
         return 1;
     }
-    int rc = source_next(&p->source, text, p->s->err);
+    int rc = p->source->next(p->source, text, p->s->err);
     if (rc > 0)
         p->next++;
     p->answer = 0;
@@ -554,7 +556,7 @@ next_text(struct prompts *p, struct slice *text)
 static int
 keep_text(struct prompts *p, const struct slot *x, struct slice text)
 {
-    const struct settings *how = p->s->c->requests ? &x->request.how : &p->how;
+    const struct answer_settings *how = p->s->c->requests ? &x->request.how : &p->how;
     p->answers = how->answers;
     if (p->answers == 1 || p->answer > 0)
         return 0;
@@ -580,9 +582,9 @@ take(struct prompts *p)
                                .index = p->next - 1,
                                .answer = p->answer,
                                .answers = p->answers,
-                               .line = p->source.line };
+                               .line = p->source->line };
     x->order = p->ordered++;
-    x->share = p->source.share;
+    x->share = p->source->share;
     if ((s->c->logits || s->c->dump_layers) && x->place.index > 0)
         return err_set(s->err, ERR_USAGE,
                        "<stdin>: line %llu: --logits and --dump-layers take one prompt",
@@ -610,7 +612,7 @@ static bool
 wants_more(struct prompts *p)
 {
     return !p->end && p->busy < p->slots && p->ordered - p->printed < p->cap &&
-           (p->busy == 0 || lacks_answers(p) || !source_waits(&p->source));
+           (p->busy == 0 || lacks_answers(p) || !p->source->waits(p->source));
 }
 
 static int
@@ -640,16 +642,17 @@ run(struct prompts *p)
 static size_t
 slots(const struct session *s)
 {
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     // Else a row of a product has the same bits with any others.
     const char *how = c->where.coarse                  ? "--fast"
                       : !s->k->is.host && c->where.fp4 ? "--activations nvfp4 on a GPU"
                                                        : NULL;
-    if (c->batch > 1 && how && !c->cmd.quiet)
-        warn("--batch: no effect: with %s numbers depend on how many tokens are "
-             "computed "
-             "together",
-             how);
+    if (c->batch > 1 && how)
+        host_note(c->host,
+                  "--batch: no effect: with %s numbers depend on how many tokens are "
+                  "computed "
+                  "together",
+                  how);
     return how ? 1 : c->batch;
 }
 
@@ -658,13 +661,15 @@ open_slots(struct prompts *p)
 {
     struct session *s = p->s;
     for (size_t i = 0; i < MAX_BATCH; i++) {
-        p->slot[i].q = i == 0 ? &s->first : &p->slot[i].own;
+        p->slot[i].q = &p->slot[i].own;
         p->slot[i].request.vocab = s->model.config.vocab;
         p->slot[i].request.idle = p->idle;
     }
     p->slots = slots(s);
     p->cap = p->slots * WAITING;
-    p->out = cmd_alloc(p->cap, sizeof *p->out);
+    p->out = calloc(p->cap, sizeof *p->out);
+    if (!p->out)
+        return err_set(s->err, ERR_MEMORY, "out of memory for answers");
     if (p->slots > 1 && !s->greedy &&
         !(p->logits = malloc(p->slots * s->model.config.vocab * sizeof *p->logits)))
         return err_set(s->err, ERR_MEMORY, "out of memory for logits");
@@ -683,7 +688,7 @@ close_slots(struct prompts *p)
         request_free(&x->request);
         buf_free(&x->line);
     }
-    for (size_t i = 0; i < p->cap; i++)
+    for (size_t i = 0; p->out && i < p->cap; i++)
         buf_free(&p->out[i].text);
     free(p->out);
     free(p->logits);
@@ -695,50 +700,42 @@ static void
 report(const struct prompts *p)
 {
     struct buf names = { 0 };
+    const struct host *host = p->s->c->host;
     if (p->shared)
-        warn("prompts: %llu tokens, %llu computed: an earlier prompt began with the "
-             "others",
-             (unsigned long long)p->tokens,
-             (unsigned long long)(p->tokens - p->shared));
+        host_note(
+            host,
+            "prompts: %llu tokens, %llu computed: an earlier prompt began with the "
+            "others",
+            (unsigned long long)p->tokens, (unsigned long long)(p->tokens - p->shared));
     if (p->passes < p->begins)
-        warn("prompts: %llu computed in %llu pass%s", (unsigned long long)p->begins,
-             (unsigned long long)p->passes, p->passes == 1 ? "" : "es");
+        host_note(host, "prompts: %llu computed in %llu pass%s",
+                  (unsigned long long)p->begins, (unsigned long long)p->passes,
+                  p->passes == 1 ? "" : "es");
     request_put_idle(&names, p->idle);
     if (names.len)
-        warn("requests: fields without an effect: %s", names.data);
+        host_note(host, "requests: fields without an effect: %s", names.data);
     buf_free(&names);
 }
 
 int
-prompts_answer(struct session *s, bool *all)
+prompts_answer(struct session *s, struct source *source, bool many, uint64_t *all,
+               uint64_t *refused)
 {
-    const struct config_generate *c = s->c;
-    struct prompts *p = cmd_alloc(1, sizeof *p);
-    bool typed = !c->n_prompts && isatty(STDIN_FILENO);
-    *p = (struct prompts){ .s = s, .how = answer_settings(s) };
-    source_open(&p->source, c);
+    struct prompts *p = calloc(1, sizeof *p);
+    if (!p)
+        return err_set(s->err, ERR_MEMORY, "out of memory for prompts");
+    *p = (struct prompts){ .s = s, .how = answer_settings(s), .source = source };
     int rc = open_slots(p);
-    if (rc == 0 && typed && !c->cmd.quiet && isatty(STDERR_FILENO))
-        warn("a line is a prompt, Ctrl-D ends; -p TEXT gives one without typing");
-    meter_open(&p->meter, &c->cmd, c->n_prompts != 1 && !typed);
+    meter_open(&p->meter, s->c->host, many);
     if (rc == 0)
         rc = run(p);
     meter_close(&p->meter);
     layers_close(&p->layers); // after an error
-    *all = p->refused == 0;
-    if (rc == 0 && c->cmd.verbose)
+    *all = p->next;
+    *refused = p->refused;
+    if (rc == 0 && s->c->host->verbose)
         report(p);
-    bool nothing = rc == 0 && !typed && p->next == 0 && !c->cmd.quiet;
-    if (nothing && c->requests)
-        warn("<stdin>: no requests");
-    else if (nothing)
-        warn("<stdin>: no prompts: expected one a line, or -p TEXT");
-    if (rc == 0 && c->json && p->refused)
-        warn("%llu of %llu prompts could not be answered: see \"error\"",
-             (unsigned long long)p->refused, (unsigned long long)p->next);
     close_slots(p);
-    source_close(&p->source);
-    s->q = &s->first;
     free(p);
     return rc;
 }

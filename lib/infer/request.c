@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* request: see request.h. */
-#include "cmd/generate/request.h"
+#include "lib/infer/request.h"
 
 #include "lib/base/nearest.h"
 
@@ -495,7 +495,7 @@ find_id(struct request *r, struct slice line)
 }
 
 int
-request_parse(struct request *r, const struct settings *base, struct slice line,
+request_parse(struct request *r, const struct answer_settings *base, struct slice line,
               struct err *err)
 {
     struct json j;

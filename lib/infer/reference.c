@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* reference: the model of --kl-model, which runs on the same tokens as the one that is
  * scored.  The logits of both are compared where they are computed. */
-#include "cmd/generate/generate.h"
+#include "lib/infer/reference.h"
 
 int
 reference_open(struct reference *r, struct session *s)
 {
-    const struct config_generate *c = s->c;
+    const struct infer_options *c = s->c;
     struct load_options o = { .threads = c->where.threads,
                               .no_verify = c->no_verify,
-                              .host = cmd_host(&c->cmd) };
+                              .host = c->host };
     struct model *m = &r->model;
     *r = (struct reference){ .s = s };
     if (model_open(m, c->kl_model, &o, s->err) < 0)

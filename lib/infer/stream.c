@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* stream: see stream.h. */
-#include "cmd/generate/stream.h"
-
-#include "cmd/cli/cmd.h"
+#include "lib/infer/stream.h"
 
 #include <string.h>
 
@@ -35,27 +33,27 @@ find_stop(const struct stream *x, size_t from)
     return best;
 }
 
-static void
-emit(struct stream *x, size_t until)
+static int
+emit(struct stream *x, size_t until, struct err *err)
 {
-    if (x->print && until > x->printed) {
-        struct buf part = { 0 };
+    struct buf part = { 0 };
+    bool some = x->print && until > x->printed;
+    if (some)
         buf_add(&part, x->text.data + x->printed, until - x->printed);
-        cmd_flush(&part);
-        buf_free(&part);
-        if (fflush(stdout) != 0)
-            die(EXIT_TROUBLE, "standard output:");
-    }
+    int rc =
+        some && x->host->print ? x->host->print(x->host->ctx, &part, false, err) : 0;
+    buf_free(&part);
     x->printed = until;
+    return rc;
 }
 
-/* Print what is certain of the text; true if a stop text is complete, before which the text
+/* Print what is certain of the text; 1 if a stop text is complete, before which the text
  * is cut. */
-static bool
-advance(struct stream *x, bool last)
+static int
+advance(struct stream *x, bool last, struct err *err)
 {
     if (!x->text.data)
-        return false;
+        return 0;
     size_t stop = find_stop(x, x->printed);
     bool found = stop < x->text.len;
     if (found) {
@@ -67,8 +65,7 @@ advance(struct stream *x, bool last)
     // A stop text may begin inside of a character.
     if (!found && !last)
         sure = x->printed + utf8_whole(x->text.data + x->printed, sure - x->printed);
-    emit(x, sure);
-    return found;
+    return emit(x, sure, err) < 0 ? -1 : found;
 }
 
 int
@@ -82,7 +79,7 @@ stream_push(struct stream *x, uint32_t id, struct err *err)
     } else if (decode_push(&x->decoder, &x->text, id, err) < 0) {
         return -1;
     }
-    return buf_ok(&x->text, err) < 0 ? -1 : advance(x, false);
+    return buf_ok(&x->text, err) < 0 ? -1 : advance(x, false, err);
 }
 
 int
@@ -93,7 +90,7 @@ stream_finish(struct stream *x, struct err *err)
     decode_finish(&x->decoder, &x->text);
     if (buf_ok(&x->text, err) < 0)
         return -1;
-    return advance(x, true);
+    return advance(x, true, err);
 }
 
 void
