@@ -10,8 +10,8 @@
 enum { VOCAB = 100 };
 
 static const struct answer_settings base = { .max_tokens = 7,
-                                      .answers = 1,
-                                      .sample = { .top_p = 1, .penalty = 1 } };
+                                             .answers = 1,
+                                             .sample = { .top_p = 1, .penalty = 1 } };
 
 static void
 check_settings(const struct answer_settings *how)
