@@ -193,6 +193,23 @@ ROOMS
     [ -z "$output" ]
 }
 
+@test "rule: nor do those of a command" {
+    mkdir -p "$tree/build/cmd/x" "$tree/cmd/x"
+    echo 'int b(void); int a(void) { return b(); }' >"$tree/cmd/x/a.c"
+    echo 'int a(void); int b(void) { return a(); }' >"$tree/cmd/x/b.c"
+    for x in a b; do
+        ${CC:-cc} -c -o "$tree/build/cmd/x/$x.o" "$tree/cmd/x/$x.c"
+    done
+    library format 'int y(void) { return 1; }'
+    rm "$tree/x.c"
+    run -1 "$layers" -a "$tree"
+    [ "$output" = "cmd/x: these use each other in a circle: a.o b.o" ]
+    # What was left by a source that is gone does not count.
+    rm "$tree/cmd/x/b.c"
+    run -0 "$layers" -a "$tree"
+    [ -z "$output" ]
+}
+
 @test "rule: nothing to look at is no pass" {
     mkdir -p "$tree/build" "$tree/lib"
     run -1 "$layers" -i "$tree"

@@ -2029,7 +2029,7 @@ PY
     # A signal while the first step is undone: the checkpoint is as it was saved last.
     [ -e "$FAILIO_SO" ] && [ -z "${NIBBLE_EMULATED:-}" ] || return 0
     cp m.ckpt x.ckpt
-    local spoilt=(trainstep -q --device cpu -j 1 -d bad.tok --lr 0 --clip-mode prev -n 9)
+    local spoilt=(trainstep -q --device cpu -j 1 -d bad.tok --lr 0 --allow-zero-lr --clip-mode prev -n 9)
     run -4 env LD_PRELOAD="$FAILIO_SO" FAILIO_LOG=calls "${spoilt[@]}" --max-skips 1 x.ckpt
     paused "pread:$(grep -c ' pread .*/x.ckpt' calls):stop:x.ckpt" "${spoilt[@]}" x.ckpt
     kill -TERM "$pid"

@@ -142,32 +142,47 @@ check_archives()
     fi
 }
 
-# The sources of a library do not use each other in a circle.
+# circle NAME OBJECT...: these do not use each other in a circle; an archive has several.
+circle()
+{
+    local name=$1 loop
+    shift
+    loop=$(nm -A "$@" 2>/dev/null | awk '
+    {
+        n = split($1, part, ":")
+        member = part[n - 1]
+        sub(/.*\//, "", member)
+        name = $NF
+        if ($(NF - 1) == "U")
+            uses[member " " name]
+        else if ($(NF - 1) ~ /[A-Z]/)
+            where[name] = member
+    }
+    END {
+        for (use in uses) {
+            split(use, part, " ")
+            if (part[2] in where && where[part[2]] != part[1])
+                print part[1], where[part[2]]
+        }
+    }' | LC_ALL=C tsort 2>&1 >/dev/null | sed -n 's/^tsort: \([^:]*\.o\)$/\1/p' | sort -u)
+    [ -z "$loop" ] && return
+    echo "$name: these use each other in a circle: ${loop//$'\n'/ }"
+    bad=1
+}
+
+# Of a command, too, but for the one whose trainer is still to become a library.
 check_circles()
 {
-    local a loop
+    local a d c objects
     for a in "$build"/lib{base,file,dist,format,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
-        [ -e "$a" ] || continue
-        loop=$(nm -A "$a" | awk '
-        {
-            n = split($1, part, ":")
-            member = part[n - 1]
-            name = $NF
-            if ($(NF - 1) == "U")
-                uses[member " " name]
-            else if ($(NF - 1) ~ /[A-Z]/)
-                where[name] = member
-        }
-        END {
-            for (use in uses) {
-                split(use, part, " ")
-                if (part[2] in where && where[part[2]] != part[1])
-                    print part[1], where[part[2]]
-            }
-        }' | LC_ALL=C tsort 2>&1 >/dev/null | sed -n 's/^tsort: \([^:]*\.o\)$/\1/p' | sort -u)
-        [ -z "$loop" ] && continue
-        echo "${a##*/}: these use each other in a circle: ${loop//$'\n'/ }"
-        bad=1
+        [ ! -e "$a" ] || circle "${a##*/}" "$a"
+    done
+    for d in cmd/*/; do
+        d=${d%/} objects=()
+        for c in "$d"/*.c; do
+            [ ! -e "$build/${c%.c}.o" ] || objects+=("$build/${c%.c}.o")
+        done
+        [ "$d" = cmd/trainstep ] || [ ${#objects[@]} -eq 0 ] || circle "$d" "${objects[@]}"
     done
 }
 
