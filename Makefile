@@ -243,6 +243,11 @@ INFER_SRCS = \
 	lib/infer/tensors.c \
 	lib/infer/transcript.c
 
+TRAIN_SRCS = \
+	lib/train/course.c \
+	lib/train/settings.c \
+	lib/train/state.c
+
 # Shared by all commands; goes into libcmd.a.
 CLI_SRCS = \
 	cmd/cli/cmd.c \
@@ -285,7 +290,6 @@ memguard_SRCS = \
 nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = cmd/tokenize/tokenize.c
 trainstep_SRCS = \
-	cmd/trainstep/data.c \
 	cmd/trainstep/display.c \
 	cmd/trainstep/keep.c \
 	cmd/trainstep/log.c \
@@ -293,9 +297,7 @@ trainstep_SRCS = \
 	cmd/trainstep/replay.c \
 	cmd/trainstep/run.c \
 	cmd/trainstep/save.c \
-	cmd/trainstep/settings.c \
 	cmd/trainstep/spark.c \
-	cmd/trainstep/state.c \
 	cmd/trainstep/step_dump.c \
 	cmd/trainstep/teacher.c \
 	cmd/trainstep/stop.c \
@@ -394,7 +396,7 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,infer data convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,train infer data convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
@@ -402,7 +404,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
-	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(INFER_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(INFER_SRCS) $(TRAIN_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -652,6 +654,7 @@ $(BUILD)/libload.a: $(call objs,$(LOAD_SRCS))
 $(BUILD)/libconvert.a: $(call objs,$(CONVERT_SRCS))
 $(BUILD)/libdata.a: $(call objs,$(DATA_SRCS))
 $(BUILD)/libinfer.a: $(call objs,$(INFER_SRCS))
+$(BUILD)/libtrain.a: $(call objs,$(TRAIN_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CLI_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)
@@ -782,7 +785,6 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	$(LINK) -fsanitize=fuzzer
 
 # Of something that only a command has.
-$(BUILD)/fuzz/state: $(patsubst %,$(BUILD)/cmd/trainstep/%.o,data settings state)
 $(BUILD)/unit/stream: $(BUILD)/cmd/generate/stream.o
 $(BUILD)/unit/memguard: $(patsubst %,$(BUILD)/cmd/memguard/%.o,report tree)
 

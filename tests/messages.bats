@@ -196,7 +196,8 @@ setup() {
     refuse 'no/log.jsonl: there is no directory no' trainstep -q -d ids.tok --log no/log.jsonl start.ckpt
     refuse 'train.tsv: byte 0: expected a tokenizer.json, found ' tokenize -t train.tsv -o x.tok train.tsv
     echo '{}' >tokenizer.json
-    refuse 'the option -t takes this one' generate -t model.safetensors -p a tokenizer.json
+    refuse 'tokenizer.json: is a tokenizer by its name, and -t model.safetensors is none: expected -t tokenizer.json model.safetensors' \
+        generate -t model.safetensors -p a tokenizer.json
     rm tokenizer.json
     refuse '--quantize: unknown option: here it is --quant NAME' nvquant --quantize x -o x.dat model.safetensors
 }

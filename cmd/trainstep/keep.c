@@ -80,7 +80,7 @@ open_copy(struct store *file, const char *path, struct err *err)
     struct settings s;
     struct state st;
     *file = (struct store){ 0 };
-    if (access(path, F_OK) != 0 || checkpoint_open(file, path, err) < 0 ||
+    if (access(path, F_OK) != 0 || checkpoint_open(file, path, &cmd_guard, err) < 0 ||
         !file->training.master || state_read(&st, &s, file) < 0)
         return -1;
     return (int64_t)st.step;

@@ -18,7 +18,7 @@ is_uneven(const struct run *r)
     if (r->data.packed || (r->has_eval && r->eval.packed))
         return true;
     return r->s.batch > 1 &&
-           !(data_is_even(&r->data) && (!r->has_eval || data_is_even(&r->eval)));
+           !(course_is_even(&r->data) && (!r->has_eval || course_is_even(&r->eval)));
 }
 
 /* Whether there is memory for the inputs of a counted pass of that many tokens. */
@@ -105,7 +105,7 @@ open_dry(struct run *r)
     return k;
 }
 
-/* Bytes of data_step's arrays: ids, labels, positions and firsts. */
+/* Bytes of course_step's arrays: ids, labels, positions and firsts. */
 static uint64_t
 sample_bytes(const struct run *r)
 {

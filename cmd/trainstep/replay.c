@@ -38,7 +38,7 @@ kept_name(const char *checkpoint, uint64_t step)
 static void
 open_claim(struct run *r, struct replay *p, const char *path)
 {
-    if (checkpoint_open(&p->claim, path, &r->err) < 0)
+    if (checkpoint_open(&p->claim, path, &cmd_guard, &r->err) < 0)
         die_err(&r->err);
     if (!p->claim.training.master)
         die(EXIT_TROUBLE, "%s: not a checkpoint: expected one that trainstep saved",

@@ -17,6 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static void
+must(const struct run *r, int rc)
+{
+    if (rc < 0)
+        die_err(&r->err);
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 /* --dry-run of a model plans for the checkpoint that datpack makes of it by default. */
@@ -64,7 +71,7 @@ open_config(struct run *r, const char *path)
 static void
 open_file(struct run *r, const char *path)
 {
-    if (checkpoint_open(&r->in, path, &r->err) < 0)
+    if (checkpoint_open(&r->in, path, &cmd_guard, &r->err) < 0)
         die_err(&r->err);
     if (!r->in.training.master && r->o->dry_run && store_load_beside(&r->in) < 0)
         die_err(&r->err);
@@ -196,7 +203,7 @@ settle_settings(struct run *r)
     settle_total(r);
     if (r->s.activations == ACTIVATIONS_NVFP4 && r->o->torchsharp)
         r->s.activations = ACTIVATIONS_TORCHSHARP;
-    settings_check(&r->s);
+    must(r, settings_check(&r->s, &r->err));
     settle_passes(r);
     drop_spike(r);
     if (r->s.last_layers > r->c.layers)
@@ -412,7 +419,7 @@ assume_data(struct run *r)
     uint64_t n = r->s.seq_len                 ? r->s.seq_len
                  : r->c.positions < POSITIONS ? r->c.positions
                                               : POSITIONS;
-    data_assume(&r->data, (uint32_t)n, &r->c);
+    must(r, course_assume(&r->data, (uint32_t)n, &r->c, &r->err));
     r->has_data = true;
     if (!r->o->cmd.quiet)
         warn("no samples: the plan is for samples of %llu positions%s that are all "
@@ -434,10 +441,10 @@ read_data(struct run *r)
     if (ranks_count() > 1 && path_is_stream(path))
         misuse("-d %s: a pipe would reach one of %u ranks only: expected a file", path,
                ranks_count());
-    data_open(&r->data, path, &r->c);
+    must(r, course_open(&r->data, path, &r->c, &r->err));
     if (r->o->teacher_data)
-        data_open_taught(&r->data, r->o->teacher_data, &r->c);
-    data_hash(&r->data, r->data_hash);
+        must(r, course_open_taught(&r->data, r->o->teacher_data, &r->c, &r->err));
+    course_hash(&r->data, r->data_hash);
     r->has_data = true;
 }
 
@@ -453,16 +460,16 @@ open_data(struct run *r)
 {
     if (!r->has_data)
         read_data(r);
-    data_check(&r->data, &r->c);
+    must(r, course_check(&r->data, &r->c, &r->err));
     check_tokenizer(r, &r->data.tok);
     record_tokenizer(r);
     if (r->o->teacher_data)
         check_tokenizer(r, &r->data.taught);
-    data_settle(&r->data, &r->s, &r->c);
+    must(r, course_settle(&r->data, &r->s, &r->c, &r->err));
     if (assumes_samples(r->o))
         return;
     if (is_same_data(r)) {
-        data_seek(&r->data, r->st.epoch, r->st.index);
+        must(r, course_seek(&r->data, r->st.epoch, r->st.index, &r->err));
     } else if (r->st.has_sampler && !r->o->cmd.quiet && !r->replay) {
         warn("%s: other data than before: they start at their beginning",
              r->data.tok.name);
@@ -507,20 +514,21 @@ open_eval(struct run *r)
 {
     if (!r->o->eval || r->has_eval)
         return;
-    data_open(&r->eval, r->o->eval, &r->c);
+    must(r, course_open(&r->eval, r->o->eval, &r->c, &r->err));
     r->has_eval = true;
     check_tokenizer(r, &r->eval.tok);
     struct settings free_length = r->s;
     free_length.seq_len = 0;
-    data_settle(&r->eval, &free_length, &r->c);
+    must(r, course_settle(&r->eval, &free_length, &r->c, &r->err));
     r->eval.s = &r->s;
 }
 
 void
 run_measure(struct run *r)
 {
-    size_t length = data_length(&r->data);
-    data_max(&r->data, r->end - r->in_step, &r->max_tokens, &r->max_labels);
+    size_t length = course_length(&r->data);
+    must(r, course_max(&r->data, r->end - r->in_step, &r->max_tokens, &r->max_labels,
+                       &r->err));
     for (size_t at = 0; r->has_eval && at < r->eval.n; at += (size_t)r->s.batch) {
         size_t tokens = 0, labels = 0;
         for (size_t i = at; i < r->eval.n && i < at + r->s.batch; i++) {
@@ -536,8 +544,8 @@ run_measure(struct run *r)
             "--batch: %llu samples are a pass of %zu positions: expected at most %d; "
             "--accum takes them in several",
             (unsigned long long)r->s.batch, r->max_tokens, INT32_MAX);
-    if (r->has_eval && data_length(&r->eval) > length)
-        length = data_length(&r->eval);
+    if (r->has_eval && course_length(&r->eval) > length)
+        length = course_length(&r->eval);
     r->layout.positions = length;
 }
 
@@ -693,7 +701,7 @@ evaluate(struct run *r)
         if (stopped())
             return false;
         if (has_own)
-            data_range(&r->eval, at + own, batch);
+            must(r, course_range(&r->eval, at + own, batch, &r->err));
         ranks_begin_work();
         if (train_eval(&r->t, has_own ? r->eval.batch : NULL, &sums) < 0)
             die_err(&r->err);
@@ -728,7 +736,7 @@ undo(struct run *r, const struct train_result *res)
     r->bad[r->n_bad++] = r->t.step;
     warn("step %llu is undone: %s", (unsigned long long)r->t.step, res->reason);
     if (r->saved) {
-        if (checkpoint_open(&from, r->target, &r->err) < 0)
+        if (checkpoint_open(&from, r->target, &cmd_guard, &r->err) < 0)
             die_err(&r->err);
         source = &from;
     }
@@ -737,7 +745,8 @@ undo(struct run *r, const struct train_result *res)
         state_read(&r->st, &kept, source) < 0)
         die_err(&r->err);
     bool same = r->st.has_sampler && memcmp(r->st.data, was.data, XXH3_BYTES) == 0;
-    data_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0);
+    must(r, course_seek(&r->data, same ? r->st.epoch : 0, same ? r->st.index : 0,
+                        &r->err));
     restore_counters(r);
     r->watch = r->watch_saved;
     memcpy(r->st.data, was.data, XXH3_BYTES);
@@ -816,12 +825,12 @@ step(struct run *r)
     r->t.numbers = numbers(r, rate);
     report_quant(r);
     if (is_bad(r, r->t.step + 1)) {
-        data_skip(&r->data);
+        must(r, course_skip(&r->data, &r->err));
         train_pass_over(&r->t);
         res.loss = res.grad_norm = NAN;
         snprintf(res.reason, sizeof res.reason, "a gradient was not finite");
     } else {
-        data_step(&r->data);
+        must(r, course_step(&r->data, &r->err));
         phase(r, "batch_ready");
         phase(r, "zero_grad_done");
         ranks_begin_work();
@@ -913,9 +922,9 @@ close_run(struct run *r)
     teacher_unload(r);
     kernels_close(r->k);
     teacher_close(r);
-    data_close(&r->data);
+    course_close(&r->data);
     if (r->has_eval)
-        data_close(&r->eval);
+        course_close(&r->eval);
     store_close(&r->in);
     save_unlock();
     free(r->bad);
@@ -954,7 +963,7 @@ check_out(struct run *r)
     struct store out;
     struct state st;
     struct settings s;
-    if (checkpoint_open(&out, r->o->out, &r->err) < 0)
+    if (checkpoint_open(&out, r->o->out, &cmd_guard, &r->err) < 0)
         die_err(&r->err);
     if (!out.training.master || !out.config.p || !same_kind(&out, &r->in))
         die(EXIT_TROUBLE,
@@ -988,8 +997,8 @@ end_at_once(struct run *r)
                 r->in.name, (unsigned long long)r->in_step, files[i]);
     if (r->o->out && !r->o->dry_run)
         check_out(r);
-    data_check_file(r->o->data);
-    data_check_file(r->o->eval);
+    must(r, course_check_file(r->o->data, &r->err));
+    must(r, course_check_file(r->o->eval, &r->err));
     if (!r->o->cmd.quiet)
         warn(
             "%s: at step %llu: nothing to do; -n, --until or --epochs takes more steps "

@@ -12,7 +12,7 @@
 static void
 measure(const struct run *r, size_t *samples, size_t *longest)
 {
-    const struct data *d = &r->data;
+    const struct course *d = &r->data;
     *samples = *longest = 0;
     for (size_t i = 0; i < d->n_batches; i++)
         for (size_t t = 0; t < d->batch[i].tokens; t++) {
@@ -26,7 +26,7 @@ measure(const struct run *r, size_t *samples, size_t *longest)
 static float *
 make_logits(struct run *r, size_t samples, size_t longest)
 {
-    const struct data *d = &r->data;
+    const struct course *d = &r->data;
     size_t vocab = r->c.vocab, sample = 0;
     float *all = cmd_alloc(samples * longest * vocab, sizeof *all);
     for (size_t i = 0; i < d->n_batches; i++) {

@@ -49,10 +49,55 @@ take_epochs(const struct cmd_option *o, const char *arg)
     *o->to.number = epochs;
 }
 
+/* A step, or with a decimal point a fraction of --total-steps.  1.0 is refused: it would not
+ * be 1, and no step would be quantized. */
+static double
+take_quant_from(const struct setting *t, const char *arg)
+{
+    char q[TEXT_QUOTE];
+    uint64_t step;
+    double fraction;
+    if (!strchr(arg, '.') && num_u64(&step, arg) && (double)step <= t->high)
+        return (double)step;
+    if (strchr(arg, '.') && num_double(&fraction, arg) && fraction >= 0 && fraction < 1)
+        return fraction;
+    misuse("--%s: %s: want a step, 0..%.0f, or with a decimal point a fraction of "
+           "--total-steps below 1.0",
+           t->option, text_quote(q, arg, strlen(arg)), t->high);
+}
+
+/* The argument of an option that changes results. */
+static void
+take_value(struct settings *s, const char *option, const char *arg)
+{
+    struct err err = { 0 };
+    size_t i = settings_row(option);
+    const struct setting *t = &settings_table[i];
+    double v;
+    if (t->kind == SET_WORD) {
+        settings_set_count(s, i, (uint64_t)cmd_word(t->option, arg, t->given));
+        return;
+    }
+    if (t->kind == SET_U64) {
+        settings_set_count(
+            s, i, cmd_u64(t->option, arg, (uint64_t)t->low, (uint64_t)t->high));
+        return;
+    }
+    if (strcmp(option, "quant-from") == 0) {
+        v = take_quant_from(t, arg);
+    } else {
+        v = cmd_number(t->option, arg, t->low);
+        if (!(v <= t->high))
+            misuse("--%s: %s: want a number of at most %g", t->option, arg, t->high);
+    }
+    if (settings_set_number(s, i, v, &err) < 0)
+        die_err(&err);
+}
+
 static void
 take_setting(const struct cmd_option *o, const char *arg)
 {
-    settings_take(o->to.any, o->name, arg);
+    take_value(o->to.any, o->name, arg);
 }
 
 /* A..B */

@@ -7,144 +7,10 @@
 #include "cmd/cli/device_rows.h"
 #include "cmd/cli/ranks.h"
 #include "lib/file/lock.h"
-#include "lib/format/mp.h"
-#include "lib/format/state.h"
-#include "lib/format/store.h"
-#include "lib/format/tok.h"
 #include "lib/load/load.h"
 #include "lib/model/train.h"
-
-/* ---- settings.c: the options that change results ------------------------------------ */
-
-enum order { ORDER_SHUFFLE, ORDER_FILE };
-enum schedule { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
-enum loss_word { LOSS_CE, LOSS_SCALAR };
-enum fp8_scales { SCALES_CURRENT, SCALES_DELAYED };
-
-struct settings {
-    bool has_accum; // a checkpoint or an option has it
-    uint64_t batch, accum;
-    uint64_t activations; // enum activations
-    uint64_t seq_len;     // max input positions; 0: unset
-    uint64_t seed, order;
-    double lr, min_lr;
-    uint64_t schedule, warmup, total_steps, decay; // decay 0: a tenth of total_steps
-    double beta1, beta2, eps, weight_decay, clip;
-    uint64_t clip_mode, loss, last_layers;
-    uint64_t fp8_scales; // enum fp8_scales
-    double spike, distill, distill_temp;
-    double quant_from; // the first quantized step, or below 1 a fraction of total_steps
-};
-
-enum setting_kind { SET_U64, SET_F64, SET_WORD };
-struct setting {
-    const char *key, *option; // in a checkpoint; on the command line
-    enum setting_kind kind;
-    bool f32;      // SET_F64: kernels take it as f32
-    bool late;     // of a later version: a checkpoint has it unless it is `first`
-    size_t offset; // in struct settings
-    const char *const *words; // SET_WORD
-    const char *const
-        *given;       // SET_WORD: those that the option takes, a prefix of words
-    double low, high; // allowed range
-    double first;     // in a new checkpoint
-};
-extern const struct setting settings_table[];
-enum { SETTINGS = 25 };
-
-void settings_begin(struct settings *s);
-/* The argument of an option that the table has, or misuse. */
-void settings_take(struct settings *s, const char *option, const char *arg);
-/* Refuse combinations that make no sense. */
-void settings_check(const struct settings *s);
-void settings_copy(struct settings *to, const struct settings *from, size_t i);
-/* The map "settings" of a checkpoint; unknown keys are refused. */
-int settings_read(struct mp *m, struct settings *s);
-void settings_put(msgpack_packer *pk, const struct settings *s);
-/* A hash that stands among them, under a name that comes before those behind it. */
-struct settings_hash {
-    const char *key;
-    const uint8_t *xxh3; // NULL: there is none
-};
-void settings_json(struct buf *b, const struct settings *s,
-                   const struct settings_hash *hash, size_t n);
-/* The same as lines, an option and its value. */
-void settings_lines(struct buf *b, const struct settings *s);
-/* The first step whose forward pass is quantized, if the checkpoint has a quantizer. */
-uint64_t settings_quant_from(const struct settings *s);
-/* Learning rate of step t = 1, 2, ... */
-double settings_rate(const struct settings *s, uint64_t t);
-
-/* ---- data.c: samples in the order of training ---------------------------------------- */
-
-struct sample {
-    uint32_t ids, targets;
-};
-
-struct data {
-    struct tok_reader tok, taught; // taught: those of --teacher-data, which come last
-    struct sample *sample;
-    size_t n, cap;
-    size_t by_label; // samples of tok
-    uint32_t vocab;  // that the ids were compared with
-    bool has_taught;
-    bool packed;           // a sample has several documents
-    uint64_t epoch, index; // of the next sample
-    // the order of an epoch
-    struct ticket *ticket;
-    uint64_t ordered; // the epoch of ticket, if it is not NULL
-    const struct settings *s;
-    // the passes of a step
-    struct net_batch *batch;
-    size_t n_batches;
-    struct buf32 {
-        int32_t *v;
-        size_t n, cap;
-    } ids, label, position, first, is_taught;
-};
-
-/* Die unless a regular file begins as samples do, which a finished run does not read.  NULL: not given. */
-void data_check_file(const char *path);
-/* Read all samples and check them against the model; dies. */
-void data_open(struct data *d, const char *path, const struct config *c);
-/* One sample of that many positions, all of them targets, that is in no file: for a plan. */
-void data_assume(struct data *d, uint32_t positions, const struct config *c);
-/* The same as data_open, with others that a teacher teaches, while the first are learnt by label; dies. */
-void data_open_taught(struct data *d, const char *path, const struct config *c);
-/* Refuse another model than that for which they were read. */
-void data_check(const struct data *d, const struct config *c);
-/* What names the data in a checkpoint. */
-void data_hash(const struct data *d, uint8_t xxh3[XXH3_BYTES]);
-void data_close(struct data *d);
-/* Check lengths against the settings; dies. */
-void data_settle(struct data *d, const struct settings *s, const struct config *c);
-/* Input positions of the longest sample. */
-size_t data_length(const struct data *d);
-/* Whether all samples are documents of one length. */
-bool data_is_even(const struct data *d);
-/* Make the passes of the next step; dies. */
-void data_step(struct data *d);
-/* Continue at that epoch and sample; dies if there is none. */
-void data_seek(struct data *d, uint64_t epoch, uint64_t index);
-/* Skip the samples of a step. */
-void data_skip(struct data *d);
-/* Max tokens and labels of any pass of the next steps; of very many steps a bound. */
-void data_max(struct data *d, uint64_t steps, size_t *tokens, size_t *labels);
-/* Samples [from, from + n) in file order as one pass. */
-void data_range(struct data *d, size_t from, size_t n);
-
-/* ---- state.c: the training state of a checkpoint without its arrays ------------------------------- */
-
-_Static_assert((int)STATE_ROUTE == (int)ROUTE_SIZE, "a state holds any route");
-_Static_assert((int)STATE_FP8 == (int)NET_FP8, "a state holds the scales of a layer");
-/* Open a file; if it is a checkpoint, check that it has exactly the arrays of its training.
- * store_close(s) is right after success and failure alike. */
-int checkpoint_open(struct store *s, const char *path, struct err *err);
-int state_read(struct state *st, struct settings *s, const struct store *file);
-void state_put(struct buf *b, const struct state *st, const struct settings *s);
-/* Whether loss and norm are within z deviations of the window. */
-bool spike_fits(const struct spike *w, double z, double loss, double norm);
-void spike_add(struct spike *w, double loss, double norm);
+#include "lib/train/course.h"
+#include "lib/train/state.h"
 
 /* ---- spark.c: the loss so far, as a sparkline ---------------------------------------- */
 
@@ -228,7 +94,7 @@ struct run {
     char *fp8_amax;  // those of delayed scales as a checkpoint has them; NULL: none
     struct store in; // the checkpoint at the start
     struct config c;
-    struct data data, eval;
+    struct course data, eval;
     uint8_t data_hash[XXH3_BYTES];
     bool has_data, has_eval, has_teacher;
     struct device device; // its properties, before it is opened

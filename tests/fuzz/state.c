@@ -3,9 +3,9 @@
  * its settings, and the order of data that follows.  The input is the state's msgpack;
  * the hashes of prologue and header are made to fit, so that any mutation comes to the
  * parsers; what they take is written, and read again it is the same. */
-#include "cmd/trainstep/trainstep.h"
-
+#include "lib/train/state.h"
 #include "lib/format/writer.h"
+#include "lib/train/course.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -133,14 +133,15 @@ put_data(const char *path)
     tok_close_writer(&w);
 }
 
-static struct data *
+static struct course *
 open_data(void)
 {
-    static struct data d;
+    static struct course d;
+    struct err err = { 0 };
     const char *path = fuzz_path("x.tok");
     if (d.n == 0) {
         put_data(path);
-        data_open(&d, path, &model);
+        HOLDS(course_open(&d, path, &model, &err) == 0, "%s", err.msg);
     }
     free(d.ticket);
     d.ticket = NULL;
@@ -151,21 +152,23 @@ static void
 check_order(const struct state *st, const struct settings *kept)
 {
     struct settings s = *kept;
-    struct data *d = open_data();
+    struct course *d = open_data();
     size_t tokens, labels;
-    if (st->index > SAMPLES || st->epoch >= (uint64_t)1 << 62)
-        return; // refused by data_seek
+    struct err err = { 0 };
     d->s = &s;
-    data_seek(d, st->epoch, st->index);
-    data_max(d, UINT32_MAX, &tokens, &labels);
+    if (course_seek(d, st->epoch, st->index, &err) < 0)
+        return;
+    HOLDS(st->index <= SAMPLES && st->epoch < (uint64_t)1 << 62, "it is refused");
+    HOLDS(course_max(d, UINT32_MAX, &tokens, &labels, &err) == 0, "%s", err.msg);
     s.seq_len = 0;
     s.batch = 1 + s.batch % 3;
     s.accum = 1 + s.accum % 3;
-    data_settle(d, &s, &model);
-    data_max(d, 4, &tokens, &labels);
+    HOLDS(course_settle(d, &s, &model, &err) == 0 &&
+              course_max(d, 4, &tokens, &labels, &err) == 0,
+          "%s", err.msg);
     HOLDS(d->epoch == st->epoch && d->index == st->index, "it only looks ahead");
     for (int step = 0; step < 4; step++) {
-        data_step(d);
+        HOLDS(course_step(d, &err) == 0, "%s", err.msg);
         for (size_t i = 0; i < d->n_batches; i++) {
             const struct net_batch *b = &d->batch[i];
             HOLDS(b->tokens >= 1 && b->tokens <= tokens, "%zu of %zu", b->tokens,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* data: see trainstep.h.  Ids stay in the file (those of a pipe in memory) and are read again
+/* course: see course.h.  Ids stay in the file (those of a pipe in memory) and are read again
  * for each step, when tok_at verifies their hash.  In memory are the lengths of samples and
  * the order of the current epoch. */
-#include "cmd/trainstep/trainstep.h"
+#include "lib/train/course.h"
 
 #include "lib/base/shuffle.h"
 
@@ -12,121 +12,137 @@
 
 /* ---- reading -------------------------------------------------------------------------- */
 
-static void
-no_memory(void)
+static int
+no_memory(struct err *err)
 {
-    die(EXIT_MEMORY, "out of memory for the data");
+    return err_set(err, ERR_MEMORY, "out of memory for the data");
 }
 
-static void
-add_sample(struct data *d, const struct tok_sample *s)
+static int
+add_sample(struct course *d, const struct tok_sample *s, struct err *err)
 {
     if (d->n == d->cap) {
-        d->cap = d->cap ? 2 * d->cap : 1024;
-        struct sample *v = realloc(d->sample, d->cap * sizeof *v);
+        size_t cap = d->cap ? 2 * d->cap : 1024;
+        struct length *v = realloc(d->sample, cap * sizeof *v);
         if (!v)
-            no_memory();
+            return no_memory(err);
         d->sample = v;
+        d->cap = cap;
     }
-    d->sample[d->n++] = (struct sample){ s->n, s->targets };
+    d->sample[d->n++] = (struct length){ s->n, s->targets };
     d->packed |= s->n_starts > 1;
+    return 0;
 }
 
-static void
+static int
 check_sample(const struct tok_reader *t, const struct tok_sample *s,
-             const struct config *c)
+             const struct config *c, struct err *err)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->ids[i] >= c->vocab)
-            die(EXIT_TROUBLE,
+            return err_set(
+                err, ERR_FORMAT,
                 "%s: sample %llu: id %u at position %u, the model's vocabulary is %u: "
                 "expected samples made with this model's tokenizer (tokenize -t)",
                 t->name, (unsigned long long)s->index, s->ids[i], i, c->vocab);
+    return 0;
 }
 
-static void
-read_samples(struct data *d, struct tok_reader *t, const char *path,
-             const struct config *c)
+/* Of an empty standard input, that -d names a file. */
+static int
+open_stream(struct tok_reader *t, const char *path, struct err *err)
 {
-    struct err err = { 0 };
+    struct err why = { 0 };
+    if (tok_open(t, path, TOK_KEEP, &why) == 0) {
+        t->err = err;
+        return 0;
+    }
+    bool nothing = strcmp(path, "-") == 0 && t->have == 0 && why.kind == ERR_FORMAT;
+    return err_set(err, why.kind, "%s%s", why.msg,
+                   nothing ? ", or -d FILE, which takes one" : "");
+}
+
+static int
+read_samples(struct course *d, struct tok_reader *t, const char *path,
+             const struct config *c, struct err *err)
+{
     struct tok_sample s;
     size_t before = d->n;
     int rc;
-    if (tok_open(t, path, TOK_KEEP, &err) < 0) {
-        bool nothing = strcmp(path, "-") == 0 && t->have == 0 && err.kind == ERR_FORMAT;
-        die(cmd_status(&err), "%s%s", err.msg,
-            nothing ? ", or -d FILE, which takes one" : "");
-    }
+    if (open_stream(t, path, err) < 0)
+        return -1;
     const struct tok_header *h = &t->header;
     if (h->has_vocab && h->vocab > c->vocab)
-        die(EXIT_TROUBLE,
-            "%s: made for a vocabulary of %llu, the model has %u: expected samples "
-            "made "
-            "with this model's tokenizer (tokenize -t)",
-            t->name, (unsigned long long)h->vocab, c->vocab);
-    while ((rc = tok_next(t, &s)) > 0) {
-        check_sample(t, &s, c);
-        add_sample(d, &s);
-    }
-    if (rc < 0)
-        die_err(&err);
-    if (d->n == before)
-        die(EXIT_TROUBLE,
-            "%s: there are no samples: expected at least one; tokenize says on "
-            "standard "
-            "error which lines it skips",
-            t->name);
+        return err_set(err, ERR_FORMAT,
+                       "%s: made for a vocabulary of %llu, the model has %u: expected "
+                       "samples made with this model's tokenizer (tokenize -t)",
+                       t->name, (unsigned long long)h->vocab, c->vocab);
+    while ((rc = tok_next(t, &s)) > 0)
+        if (check_sample(t, &s, c, err) < 0 || add_sample(d, &s, err) < 0)
+            return -1;
+    if (rc == 0 && d->n == before)
+        return err_set(err, ERR_FORMAT,
+                       "%s: there are no samples: expected at least one; tokenize says "
+                       "on standard error which lines it skips",
+                       t->name);
+    return rc;
 }
 
-void
-data_check_file(const char *path)
+int
+course_check_file(const char *path, struct err *err)
 {
-    struct err err = { 0 };
     struct tok_reader t;
     struct stat st;
     if (!path || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) ||
         strcmp(path, "-") == 0)
-        return;
-    if (tok_open(&t, path, 0, &err) < 0)
-        die_err(&err);
-    tok_close(&t);
+        return 0;
+    int rc = tok_open(&t, path, 0, err);
+    if (rc == 0)
+        tok_close(&t);
+    return rc;
 }
 
-void
-data_check(const struct data *d, const struct config *c)
+int
+course_check(const struct course *d, const struct config *c, struct err *err)
 {
     if (d->vocab != c->vocab)
-        die(EXIT_TROUBLE,
+        return err_set(
+            err, ERR_FORMAT,
             "%s: was read for a vocabulary of %u, and the checkpoint that another "
             "process has put there meanwhile has one of %u: start again",
             d->tok.name, d->vocab, c->vocab);
+    return 0;
 }
 
-void
-data_open(struct data *d, const char *path, const struct config *c)
+int
+course_open(struct course *d, const char *path, const struct config *c, struct err *err)
 {
-    *d = (struct data){ .vocab = c->vocab };
-    read_samples(d, &d->tok, path, c);
+    *d = (struct course){ .vocab = c->vocab };
+    int rc = read_samples(d, &d->tok, path, c, err);
     d->by_label = d->n;
+    return rc;
 }
 
-void
-data_assume(struct data *d, uint32_t positions, const struct config *c)
+int
+course_assume(struct course *d, uint32_t positions, const struct config *c,
+              struct err *err)
 {
-    *d = (struct data){ .vocab = c->vocab, .by_label = 1 };
-    add_sample(d, &(struct tok_sample){ .n = positions + 1, .targets = positions });
+    const struct tok_sample one = { .n = positions + 1, .targets = positions };
+    *d = (struct course){ .vocab = c->vocab, .by_label = 1 };
+    return add_sample(d, &one, err);
 }
 
-void
-data_open_taught(struct data *d, const char *path, const struct config *c)
+int
+course_open_taught(struct course *d, const char *path, const struct config *c,
+                   struct err *err)
 {
     d->has_taught = true;
-    read_samples(d, &d->taught, path, c);
+    return read_samples(d, &d->taught, path, c, err);
 }
 
 /* Of one stream its own hash, of two the hash of both. */
 void
-data_hash(const struct data *d, uint8_t xxh3[XXH3_BYTES])
+course_hash(const struct course *d, uint8_t xxh3[XXH3_BYTES])
 {
     uint8_t both[2 * XXH3_BYTES];
     memcpy(xxh3, d->tok.end.xxh3, XXH3_BYTES);
@@ -139,7 +155,7 @@ data_hash(const struct data *d, uint8_t xxh3[XXH3_BYTES])
 
 /* The stream of a sample, whose index there it makes *i. */
 static struct tok_reader *
-stream_of(struct data *d, size_t *i)
+stream_of(struct course *d, size_t *i)
 {
     if (*i < d->by_label)
         return &d->tok;
@@ -148,7 +164,7 @@ stream_of(struct data *d, size_t *i)
 }
 
 void
-data_close(struct data *d)
+course_close(struct course *d)
 {
     tok_close(&d->tok);
     if (d->has_taught)
@@ -164,7 +180,7 @@ data_close(struct data *d)
 }
 
 size_t
-data_length(const struct data *d)
+course_length(const struct course *d)
 {
     size_t max = 0;
     for (size_t i = 0; i < d->n; i++)
@@ -173,7 +189,7 @@ data_length(const struct data *d)
 }
 
 bool
-data_is_even(const struct data *d)
+course_is_even(const struct course *d)
 {
     for (size_t i = 1; i < d->n; i++)
         if (d->sample[i].ids != d->sample[0].ids)
@@ -208,23 +224,25 @@ put_line(char out[64], const struct tok_reader *t, uint64_t sample)
     return out;
 }
 
-static _Noreturn void
+static int
 refuse_long(const struct tok_reader *t, size_t sample, uint32_t ids, uint64_t seq_len,
-            uint64_t limit, const struct config *c)
+            uint64_t limit, const struct config *c, struct err *err)
 {
     char line[64], longer[64] = "";
     unsigned long long n = limit;
     if (seq_len && ids - 1 <= c->positions)
         snprintf(longer, sizeof longer, "--seq-len %u takes it, ", ids - 1);
-    die(EXIT_TROUBLE,
+    return err_set(
+        err, ERR_FORMAT,
         "%s: sample %zu%s has %u ids, %s %llu allows %llu: %stokenize --chunk %llu "
         "cuts documents, tokenize --seq-len %llu keeps the last ids of a sample",
         t->name, sample, put_line(line, t, sample), ids,
         seq_len ? "--seq-len" : "the model's context of", n, n + 1, longer, n, n);
 }
 
-void
-data_settle(struct data *d, const struct settings *s, const struct config *c)
+int
+course_settle(struct course *d, const struct settings *s, const struct config *c,
+              struct err *err)
 {
     uint64_t limit = s->seq_len ? s->seq_len : c->positions;
     d->s = s;
@@ -232,12 +250,15 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
         if (d->sample[i].ids > limit + 1) {
             size_t in_stream = i;
             const struct tok_reader *t = stream_of(d, &in_stream);
-            refuse_long(t, in_stream, d->sample[i].ids, s->seq_len, limit, c);
+            return refuse_long(t, in_stream, d->sample[i].ids, s->seq_len, limit, c,
+                               err);
         }
     if (limit > c->positions)
-        die(EXIT_TROUBLE,
+        return err_set(
+            err, ERR_USAGE,
             "--seq-len: %llu, the model's context is %u: expected at most %u",
             (unsigned long long)limit, c->positions, c->positions);
+    return 0;
 }
 
 /* ---- order ------------------------------------------------------------------------------ */
@@ -245,46 +266,52 @@ data_settle(struct data *d, const struct settings *s, const struct config *c)
 /* Half of what a checkpoint can hold, so that no run reaches its end. */
 static const uint64_t max_epoch = (uint64_t)1 << 62;
 
-static void
-make_order(struct data *d)
+static int
+make_order(struct course *d, struct err *err)
 {
     if (d->ticket && d->ordered == d->epoch)
-        return;
+        return 0;
     if (!d->ticket && !(d->ticket = malloc(d->n * sizeof *d->ticket)))
-        no_memory();
+        return no_memory(err);
     shuffle(d->ticket, d->n, (uint32_t)d->s->seed, (uint32_t)d->epoch);
     d->ordered = d->epoch;
+    return 0;
 }
 
-void
-data_seek(struct data *d, uint64_t epoch, uint64_t index)
+int
+course_seek(struct course *d, uint64_t epoch, uint64_t index, struct err *err)
 {
     if (index > d->n)
-        die(EXIT_TROUBLE,
+        return err_set(
+            err, ERR_FORMAT,
             "%s: the checkpoint goes on at sample %llu: expected at most %zu, as many "
             "as there are",
             d->tok.name, (unsigned long long)index, d->n);
     if (epoch >= max_epoch)
-        die(EXIT_TROUBLE,
+        return err_set(
+            err, ERR_FORMAT,
             "%s: the checkpoint goes on in epoch %llu: expected less than %llu",
             d->tok.name, (unsigned long long)epoch, (unsigned long long)max_epoch);
     d->epoch = epoch;
     d->index = index;
+    return 0;
 }
 
-/* The index of the next sample in the file. */
-static size_t
-next_sample(struct data *d)
+/* *at: the index of the next sample in the file. */
+static int
+next_sample(struct course *d, size_t *at, struct err *err)
 {
     if (d->index >= d->n) {
         d->epoch++;
         d->index = 0;
     }
-    size_t i = (size_t)d->index++;
+    *at = (size_t)d->index++;
     if (d->s->order == ORDER_FILE)
-        return i;
-    make_order(d);
-    return (size_t)d->ticket[i].index;
+        return 0;
+    if (make_order(d, err) < 0)
+        return -1;
+    *at = (size_t)d->ticket[*at].index;
+    return 0;
 }
 
 /* ---- passes ----------------------------------------------------------------------------- */
@@ -293,11 +320,14 @@ static void
 push(struct buf32 *b, int32_t v)
 {
     if (b->n == b->cap) {
-        b->cap = b->cap ? 2 * b->cap : 4096;
-        int32_t *p = realloc(b->v, b->cap * sizeof *p);
-        if (!p)
-            no_memory();
+        size_t cap = b->cap ? 2 * b->cap : 4096;
+        int32_t *p = realloc(b->v, cap * sizeof *p);
+        if (!p) {
+            b->failed = true;
+            return;
+        }
         b->v = p;
+        b->cap = cap;
     }
     b->v[b->n++] = v;
 }
@@ -305,7 +335,7 @@ push(struct buf32 *b, int32_t v)
 /* All ids but the last are inputs, whose labels are the ids that follow.  Attention does not
  * cross the documents of a packed sample. */
 static void
-add_inputs(struct data *d, const struct tok_sample *s, size_t base, bool taught)
+add_inputs(struct course *d, const struct tok_sample *s, size_t base, bool taught)
 {
     int32_t start = 0;
     uint32_t doc = 0;
@@ -322,28 +352,35 @@ add_inputs(struct data *d, const struct tok_sample *s, size_t base, bool taught)
     }
 }
 
-static void
-add_to_pass(struct data *d, size_t sample, size_t base)
+static bool
+has_failed(const struct course *d)
+{
+    return d->ids.failed || d->label.failed || d->position.failed || d->first.failed ||
+           d->is_taught.failed;
+}
+
+static int
+add_to_pass(struct course *d, size_t sample, size_t base, struct err *err)
 {
     struct tok_sample s;
-    struct err err = { 0 };
     bool taught = sample >= d->by_label;
     struct tok_reader *t = stream_of(d, &sample);
-    t->err = &err;
+    t->err = err;
     if (tok_at(t, sample, &s) < 0)
-        die_err(&err);
+        return -1;
     add_inputs(d, &s, base, taught);
+    return has_failed(d) ? no_memory(err) : 0;
 }
 
 static void
-clear(struct data *d)
+clear(struct course *d)
 {
     d->ids.n = d->label.n = d->position.n = d->first.n = d->is_taught.n = 0;
 }
 
 /* Set the pointers of the passes; the arrays grow no more. */
 static void
-set_pointers(struct data *d)
+set_pointers(struct course *d)
 {
     size_t at = 0;
     for (size_t i = 0; i < d->n_batches; i++) {
@@ -357,50 +394,62 @@ set_pointers(struct data *d)
     }
 }
 
-static void
-alloc_passes(struct data *d, size_t passes)
+static int
+alloc_passes(struct course *d, size_t passes, struct err *err)
 {
     struct net_batch *v = realloc(d->batch, passes * sizeof *v);
     if (!v)
-        no_memory();
+        return no_memory(err);
     d->batch = v;
     d->n_batches = passes;
+    return 0;
 }
 
-void
-data_step(struct data *d)
+int
+course_step(struct course *d, struct err *err)
 {
-    alloc_passes(d, (size_t)d->s->accum);
+    size_t i;
+    if (alloc_passes(d, (size_t)d->s->accum, err) < 0)
+        return -1;
     clear(d);
     for (size_t a = 0; a < d->n_batches; a++) {
         size_t base = d->ids.n;
         for (uint64_t b = 0; b < d->s->batch; b++)
-            add_to_pass(d, next_sample(d), base);
+            if (next_sample(d, &i, err) < 0 || add_to_pass(d, i, base, err) < 0)
+                return -1;
         d->batch[a] = (struct net_batch){ .tokens = d->ids.n - base };
     }
     set_pointers(d);
+    return 0;
 }
 
-void
-data_skip(struct data *d)
+int
+course_skip(struct course *d, struct err *err)
 {
+    size_t at;
     for (uint64_t i = 0; i < d->s->accum * d->s->batch; i++)
-        next_sample(d);
+        if (next_sample(d, &at, err) < 0)
+            return -1;
+    return 0;
 }
 
-void
-data_range(struct data *d, size_t from, size_t n)
+int
+course_range(struct course *d, size_t from, size_t n, struct err *err)
 {
-    alloc_passes(d, 1);
+    if (alloc_passes(d, 1, err) < 0)
+        return -1;
     clear(d);
     for (size_t i = from; i < from + n && i < d->n; i++)
-        add_to_pass(d, i, 0);
+        if (add_to_pass(d, i, 0, err) < 0)
+            return -1;
     d->batch[0] = (struct net_batch){ .tokens = d->ids.n };
     set_pointers(d);
+    return 0;
 }
 
-void
-data_max(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
+int
+course_max(struct course *d, uint64_t steps, size_t *tokens, size_t *labels,
+           struct err *err)
 {
     enum { WALK = 1 << 22 }; // samples to look ahead; beyond that a bound
     uint64_t epoch = d->epoch, index = d->index, pass = d->s->batch;
@@ -412,18 +461,20 @@ data_max(struct data *d, uint64_t steps, size_t *tokens, size_t *labels)
             *tokens = t > *tokens ? t : *tokens;
             *labels = l > *labels ? l : *labels;
         }
-        return;
+        return 0;
     }
     for (uint64_t i = 0; i < steps * d->s->accum; i++) {
-        size_t t = 0, l = 0;
+        size_t t = 0, l = 0, at;
         for (uint64_t b = 0; b < d->s->batch; b++) {
-            const struct sample *s = &d->sample[next_sample(d)];
-            t += s->ids - 1;
-            l += s->targets;
+            if (next_sample(d, &at, err) < 0)
+                return -1;
+            t += d->sample[at].ids - 1;
+            l += d->sample[at].targets;
         }
         *tokens = t > *tokens ? t : *tokens;
         *labels = l > *labels ? l : *labels;
     }
     d->epoch = epoch;
     d->index = index;
+    return 0;
 }

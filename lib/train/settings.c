@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* settings: one table of what changes results, for options, checkpoints and provenance; sorted
  * by key, as in a checkpoint. */
-#include "cmd/trainstep/trainstep.h"
+#include "lib/train/settings.h"
 
+#include "lib/base/json.h"
 #include "lib/base/maths.h"
 #include "lib/base/num.h"
-#include "lib/format/mp.h"
+#include "lib/load/device.h"
 
 #include <float.h>
 #include <math.h>
@@ -107,90 +108,87 @@ settings_copy(struct settings *to, const struct settings *from, size_t i)
         *count_at(to, i) = *count_at(&copy, i);
 }
 
-/* A value must not become 0 in f32, since 0 has a meaning of its own. */
-static void
-check_number(const struct setting *t, double v)
-{
-    if (t->f32 && v > 0 && (float)v == 0)
-        misuse("--%s: %g: is 0 in f32: expected 0 or at least %g", t->option, v,
-               (double)FLT_TRUE_MIN);
-    if (t->offset == AT(eps) && v == 0)
-        misuse(
-            "--%s: 0: expected a number above 0: an update divides by sqrt(v) + eps, "
-            "and v is 0 where no gradient was",
-            t->option);
-    if (t->offset == AT(distill_temp) && v == 0)
-        misuse("--%s: 0: expected a number above 0: logits are divided by it",
-               t->option);
-}
-
-/* A step, or with a decimal point a fraction of --total-steps.  1.0 is refused: it would not
- * be 1, and no step would be quantized. */
-static double
-take_quant_from(const struct setting *t, const char *arg)
-{
-    char q[TEXT_QUOTE];
-    uint64_t step;
-    double fraction;
-    if (!strchr(arg, '.') && num_u64(&step, arg) && (double)step <= t->high)
-        return (double)step;
-    if (strchr(arg, '.') && num_double(&fraction, arg) && fraction >= 0 && fraction < 1)
-        return fraction;
-    misuse("--%s: %s: want a step, 0..%.0f, or with a decimal point a fraction of "
-           "--total-steps below 1.0",
-           t->option, text_quote(q, arg, strlen(arg)), t->high);
-}
-
-void
-settings_take(struct settings *s, const char *option, const char *arg)
+size_t
+settings_row(const char *option)
 {
     size_t i = 0;
     while (strcmp(settings_table[i].option, option) != 0)
         i++;
-    const struct setting *t = &settings_table[i];
-    if (t->kind == SET_WORD) {
-        *count_at(s, i) = (uint64_t)cmd_word(t->option, arg, t->given);
-    } else if (t->kind == SET_U64) {
-        *count_at(s, i) = cmd_u64(t->option, arg, (uint64_t)t->low, (uint64_t)t->high);
-    } else if (t->offset == AT(quant_from)) {
-        *number_at(s, i) = take_quant_from(t, arg);
-    } else {
-        double v = cmd_number(t->option, arg, t->low);
-        if (!(v <= t->high))
-            misuse("--%s: %s: want a number of at most %g", t->option, arg, t->high);
-        check_number(t, v);
-        *number_at(s, i) = v;
-    }
+    return i;
 }
 
 void
-settings_check(const struct settings *s)
+settings_set_count(struct settings *s, size_t i, uint64_t v)
+{
+    *count_at(s, i) = v;
+}
+
+/* A value must not become 0 in f32, since 0 has a meaning of its own. */
+static int
+check_number(const struct setting *t, double v, struct err *err)
+{
+    if (t->f32 && v > 0 && (float)v == 0)
+        return err_set(err, ERR_USAGE,
+                       "--%s: %g: is 0 in f32: expected 0 or at least %g", t->option, v,
+                       (double)FLT_TRUE_MIN);
+    if (t->offset == AT(eps) && v == 0)
+        return err_set(err, ERR_USAGE,
+                       "--%s: 0: expected a number above 0: an update divides by "
+                       "sqrt(v) + eps, and v is 0 where no gradient was",
+                       t->option);
+    if (t->offset == AT(distill_temp) && v == 0)
+        return err_set(err, ERR_USAGE,
+                       "--%s: 0: expected a number above 0: logits are divided by it",
+                       t->option);
+    return 0;
+}
+
+int
+settings_set_number(struct settings *s, size_t i, double v, struct err *err)
+{
+    *number_at(s, i) = v;
+    return check_number(&settings_table[i], v, err);
+}
+
+int
+settings_check(const struct settings *s, struct err *err)
 {
     struct settings copy = *s;
     for (size_t i = 0; i < SETTINGS; i++)
-        if (settings_table[i].kind == SET_F64)
-            check_number(&settings_table[i], *number_at(&copy, i));
+        if (settings_table[i].kind == SET_F64 &&
+            check_number(&settings_table[i], *number_at(&copy, i), err) < 0)
+            return -1;
     if (s->schedule != LR_CONSTANT && s->total_steps == 0)
-        misuse("--schedule %s: needs --total-steps, or --until or --epochs, whose end "
-               "it is then",
-               schedules[s->schedule]);
+        return err_set(
+            err, ERR_USAGE,
+            "--schedule %s: needs --total-steps, or --until or --epochs, whose end "
+            "it is then",
+            schedules[s->schedule]);
     if (s->total_steps && s->warmup > s->total_steps)
-        misuse("--warmup: %llu steps, --total-steps are %llu",
-               (unsigned long long)s->warmup, (unsigned long long)s->total_steps);
+        return err_set(err, ERR_USAGE, "--warmup: %llu steps, --total-steps are %llu",
+                       (unsigned long long)s->warmup,
+                       (unsigned long long)s->total_steps);
     if (s->schedule == LR_WSD && s->decay > s->total_steps)
-        misuse("--decay: %llu steps, --total-steps are %llu",
-               (unsigned long long)s->decay, (unsigned long long)s->total_steps);
+        return err_set(err, ERR_USAGE, "--decay: %llu steps, --total-steps are %llu",
+                       (unsigned long long)s->decay,
+                       (unsigned long long)s->total_steps);
     if (s->quant_from > 0 && s->quant_from < 1 && s->total_steps == 0)
-        misuse("--quant-from: %g is a fraction of --total-steps, which is not given: "
-               "expected that, too, or --until or --epochs, or a step",
-               s->quant_from);
+        return err_set(
+            err, ERR_USAGE,
+            "--quant-from: %g is a fraction of --total-steps, which is not given: "
+            "expected that, too, or --until or --epochs, or a step",
+            s->quant_from);
     if (s->quant_from > 0 && s->quant_from < 1 &&
         settings_quant_from(s) > s->total_steps)
-        misuse("--quant-from: %g of %llu steps leaves none that is quantized: expected "
-               "a smaller fraction",
-               s->quant_from, (unsigned long long)s->total_steps);
+        return err_set(
+            err, ERR_USAGE,
+            "--quant-from: %g of %llu steps leaves none that is quantized: expected "
+            "a smaller fraction",
+            s->quant_from, (unsigned long long)s->total_steps);
     if (s->min_lr > s->lr)
-        misuse("--min-lr: %g is above --lr %g", s->min_lr, s->lr);
+        return err_set(err, ERR_USAGE, "--min-lr: %g is above --lr %g", s->min_lr,
+                       s->lr);
+    return 0;
 }
 
 /* ---- in a checkpoint ----------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* state: where a training stands, from a checkpoint and into one; and the window of
  * accepted steps by which a spike is recognised. */
-#include "cmd/trainstep/trainstep.h"
+#include "lib/train/state.h"
 
 #include "lib/load/training.h"
 
@@ -22,9 +22,9 @@ open_map(const struct store *file, struct slice s)
 }
 
 int
-checkpoint_open(struct store *s, const char *path, struct err *err)
+checkpoint_open(struct store *s, const char *path, struct guard *g, struct err *err)
 {
-    struct store_options opt = { .guard = &cmd_guard };
+    struct store_options opt = { .guard = g };
     return store_open(s, path, &opt, err) < 0 ? -1 : training_check(s, err);
 }
 
