@@ -182,9 +182,15 @@ group()
 }
 
 @test "under memguard: what it ends goes on later, with the same bytes" {
-    run -2 small OUT="$PWD/out" MEMORY=0.0001 hashes
+    # A training that is there whenever memguard looks.
+    mkdir slow
+    ln -s "$bin"/* slow
+    rm slow/trainstep
+    printf '#!/bin/sh\nsleep 3\nexec "%s/trainstep" "$@"\n' "$bin" >slow/trainstep
+    chmod +x slow/trainstep
+    run -2 small OUT="$PWD/out" BIN="$PWD/slow" MEMORY=0.0001 hashes
     [[ $output == *"memguard: host memory"* && $output == *"Error 124"* ]]
-    [ ! -e out/trained.dat ] # a stage may be over before it is looked at
+    [ ! -e out/trained.dat ]
     small OUT="$PWD/out" MEMORY=4 FREE=0.01 hashes >/dev/null 2>&1
     diff "$one/hashes.tsv" out/hashes.tsv
     # Each program must be there before anything is done; memguard if it is to watch.
