@@ -608,7 +608,7 @@ struct kernels *kernels_cuda(const struct device *is, int device, struct err *er
 /* any_order: attention's gradients are added as they come, which is faster. */
 struct device kernels_cuda_device(enum dtype act, bool any_order);
 /* 0: there is none, and *why has the reason. */
-int kernels_cuda_count(char *why, size_t n);
+int kernels_cuda_count(char *why, size_t size);
 /* Whether there is a backend for them; if not, *why has the reason. */
 bool kernels_cuda_there(char *why, size_t n);
 /* Free bytes of its memory, 0: unknown.  Asks without a context where the driver can, so

@@ -519,7 +519,7 @@ cmd_host(const struct cmd *c)
                           .tmpdir = cmd_tmpdir(),
                           .guard = &cmd_guard,
                           .isa = cmd_isa(),
-                          .verbose = c->verbose && !c->quiet,
+                          .verbose = c->verbose,
                           .quiet = c->quiet,
                           .warn = warn_line,
                           .progress = c->quiet ? NULL : show_progress,

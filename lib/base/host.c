@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static void
+static void __attribute__((format(printf, 2, 0)))
 put_line(const struct host *host, const char *fmt, va_list ap)
 {
     struct buf b = { 0 };

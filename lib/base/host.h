@@ -19,7 +19,7 @@ struct host {
     const char *tmpdir;            // for large temporary data
     struct guard *guard;           // of mappings and temporary files
     enum isa isa;
-    bool verbose, quiet; // what a user asked for; not both
+    bool verbose, quiet; // what a user asked for
     // NULL: nobody listens.  A line has no newline; done counts from 0 to total.
     void (*warn)(void *ctx, const char *line);
     void (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);

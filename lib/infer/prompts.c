@@ -708,12 +708,12 @@ report(const struct prompts *p)
             "others",
             (unsigned long long)p->tokens, (unsigned long long)(p->tokens - p->shared));
     if (p->passes < p->begins)
-        host_note(host, "prompts: %llu computed in %llu pass%s",
+        host_warn(host, "prompts: %llu computed in %llu pass%s",
                   (unsigned long long)p->begins, (unsigned long long)p->passes,
                   p->passes == 1 ? "" : "es");
     request_put_idle(&names, p->idle);
     if (names.len)
-        host_note(host, "requests: fields without an effect: %s", names.data);
+        host_warn(host, "requests: fields without an effect: %s", names.data);
     buf_free(&names);
 }
 

@@ -224,7 +224,7 @@ session_open(struct session *s, struct infer_options *c, struct err *err)
     char words[64];
     device_describe(words, sizeof words, &c->where);
     if (c->host->verbose)
-        host_note(c->host, "%s: loaded in %.2f s; device: %s", s->model.store.name,
+        host_warn(c->host, "%s: loaded in %.2f s; device: %s", s->model.store.name,
                   os_seconds() - start, words);
     return 0;
 }

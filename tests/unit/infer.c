@@ -129,7 +129,7 @@ check_failures(uint32_t batch)
 {
     struct err err;
     struct infer_options o = options("model.safetensors");
-    uint64_t all, refused;
+    uint64_t all = 0, refused = 0;
     char whole[sizeof printed.text];
     o.batch = batch;
     CHECK(answer(&o, SIZE_MAX, 0, &all, &refused, &err) == 0);
@@ -234,7 +234,7 @@ check_status(void)
 {
     struct err err;
     struct infer_options o = options("model.safetensors");
-    uint64_t all, refused;
+    uint64_t all = 0, refused = 0;
     ended = 0;
     CHECK(answer(&o, SIZE_MAX, 0, &all, &refused, &err) == 0);
     CHECK(ended == 1);

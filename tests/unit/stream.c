@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* stream: what goes out at each token is whole characters and can be no beginning of a
  * stop text; all of it together is the text up to the first stop text. */
-#include "cmd/generate/stream.h"
+#include "lib/infer/stream.h"
 
 #include "lib/base/text.h"
 #include "tests/unit/check.h"
