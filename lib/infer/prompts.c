@@ -702,7 +702,7 @@ report(const struct prompts *p)
     struct buf names = { 0 };
     const struct host *host = p->s->c->host;
     if (p->shared)
-        host_note(
+        host_warn(
             host,
             "prompts: %llu tokens, %llu computed: an earlier prompt began with the "
             "others",

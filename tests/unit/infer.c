@@ -246,6 +246,32 @@ check_status(void)
     CHECK(ended == 2);
 }
 
+/* What a verbose host asked for it hears, be it quiet otherwise. */
+static void
+check_verbose(void)
+{
+    static const char *const alike[] = { "1 2 3 4", "1 2 3 5" };
+    struct err err = { 0 };
+    struct infer_options o = options("model.safetensors");
+    struct session s;
+    struct lines x = { .source = { .next = next_line, .waits = waits },
+                       .line = alike,
+                       .n = 2,
+                       .fails = SIZE_MAX };
+    uint64_t all = 0, refused = 0;
+    o.chunk = 2;
+    host.verbose = host.quiet = true;
+    heard.warnings[0] = '\0';
+    NEED(session_open(&s, &o, &err) == 0);
+    CHECK(prompts_answer(&s, &x.source, true, &all, &refused) == 0);
+    session_close(&s);
+    host.verbose = host.quiet = false;
+    CHECK(strstr(heard.warnings, "model.safetensors: loaded in "));
+    CHECK(strstr(heard.warnings, "prompt 1: prefill "));
+    CHECK(strstr(heard.warnings,
+                 "prompts: 8 tokens, 5 computed: an earlier prompt began "));
+}
+
 int
 main(void)
 {
@@ -256,5 +282,6 @@ main(void)
     check_refused();
     check_openings();
     check_status();
+    check_verbose();
     return check_end();
 }
