@@ -217,3 +217,40 @@ json.dump(c, open("wide.json", "w"))
 PY
     refuse -3 'is too large to plan: out of address space for ' trainstep -q --dry-run --batch 2047 wide.json
 }
+
+@test "an option that lacks a hyphen or a blank, or has another dash; a container under another's name" {
+    refuse '-lr: unknown option: expected --lr?' trainstep -lr 1e-5 -d ids.tok start.ckpt
+    refuse '--lr1e-5: unknown option: expected --lr 1e-5?' trainstep --lr1e-5 -d ids.tok start.ckpt
+    refuse $'\u2014until: begins with a dash that is no hyphen: expected --until?' \
+        trainstep -d ids.tok start.ckpt $'\u2014until' 3
+    refuse '-b: unknown option: here it is --batch B' trainstep -b 4 -d ids.tok start.ckpt
+    cp model.safetensors model.gguf
+    refuse 'model.gguf: byte 0: is a safetensors, and its name says that it is a gguf' datcat model.gguf
+    printf 'PK\3\4 %30s' '' >rows.xlsx
+    refuse 'rows.xlsx: is a file of an office program: expected * save its table as CSV in UTF-8' tokenize -o x.tok rows.xlsx
+}
+
+@test "a batch above the data, a request that is taken as text, ids of another tokenizer, a config.json that is another's" {
+    run -0 --separate-stderr trainstep -d ids.tok --batch 9 start.ckpt
+    [[ $stderr == *'trainstep: --batch 9: a step takes 9 samples, and the data have 3: each is taken 3 times or more'* ]]
+    run -0 --separate-stderr trainstep -d ids.tok start.ckpt
+    [[ $stderr == *'trainstep: --batch 9, kept in the checkpoint: a step takes 9 samples'* ]]
+    run -0 --separate-stderr trainstep -d ids.tok --batch 5 start.ckpt
+    [[ $stderr != *'each is taken'* ]]
+    # Nothing else has such logits.
+    datpack -q -f --init 3 --config "$HERE/vectors/qwen3-tiny-config.json" --to ckpt -o far.ckpt
+    trainstep -q --lr 10 -n 9 -d ids.tok far.ckpt >/dev/null 2>&1
+    run -0 --separate-stderr generate --score ids.tok far.ckpt
+    [[ $stderr == *'ids.tok: the loss is far above 4.575, that of equal probabilities for all tokens: '* ]]
+    run -0 --separate-stderr generate --score ids.tok model.safetensors
+    [[ $stderr != *'far above'* ]]
+    # Without its sidecar a .dat takes the config.json that happens to lie beside it.
+    datpack -q -o model.dat model.safetensors
+    rm model.dat.json
+    sed -i 's/"vocab_size": 97/"vocab_size": 98/' config.json
+    refuse 'model.dat: "model.embed_tokens.weight": expected [98, 32], found [97, 32]; the configuration is the config.json beside it, perhaps of another model' \
+        generate --ids -p '1 2' model.dat
+    rm config.json
+    refuse 'model.dat: no configuration: looked for --config, then inside the file, in model.dat.json, which is written with it' \
+        generate --ids -p '1 2' model.dat
+}

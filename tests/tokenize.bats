@@ -1301,3 +1301,36 @@ print(rc, kib)
 sys.exit(rc or kib > 256 * 1024)
 END
 }
+
+# ---- what is left out, or read otherwise than it was meant ------------------------------
+
+# said WORDS ARGUMENT...: tokenize succeeds, and says that once.
+said() {
+    local words=$1
+    shift
+    run -0 --separate-stderr tokenize -t "$T" -f -o said.tok "$@"
+    [ "$(grep -cF -e "$words" <<<"$stderr")" -eq 1 ] || { echo "$stderr, want $words" && false; }
+}
+
+@test "what a row has and nobody learns is remarked on, once a file" {
+    printf 'prompt\tcompletion\na\tb\n' >names.tsv
+    said 'names.tsv: line 1: looks like the names of columns, and is learnt as a row: delete it' names.tsv
+    refuse 'names.tsv: line 1: the names of columns: expected a prompt, TAB, its answer' \
+        tokenize -t "$T" --strict -f -o x.tok names.tsv
+    printf 'a\tb\nc\td\te\nf\tg\th\n' >three.tsv
+    said 'three.tsv: line 2: has several TABs: all behind the first one is the answer' three.tsv
+    printf '{"instruction":"a","output":"b","system":"c"}\n{"prompt":"a","completion":"","history":[]}\n' >k.jsonl
+    said 'k.jsonl: line 1: the key "system" is not read; "messages" hold such texts' k.jsonl
+    [[ $stderr == *'tokenize: skipped: k.jsonl: line 2: the answer is empty; -v shows all, --strict refuses them' ]]
+    refuse 'k.jsonl: line 2: the answer is empty' tokenize -q -t "$T" --strict -f -o x.tok k.jsonl
+    # A quiet run says nothing of it.
+    run -0 --separate-stderr tokenize -q -t "$T" -f -o x.tok names.tsv
+    [ -z "$stderr" ]
+    # Blanks in place of a TAB are no lines of text.
+    printf 'who are you?    a model\nand now?   another\n' >blanks.tsv
+    refuse "2 rows, 2 skipped; line 1 has several blanks in place of a TAB: sed -E 's/ {2,}/\\t/' FILE >NEW makes it one" \
+        tokenize -t "$T" -f -o x.tok blanks.tsv
+    printf 'b\t\n' >side.tsv
+    refuse '1 skipped; the first is side.tsv: line 1: expected prompt, TAB, target: one of them is empty' \
+        tokenize -t "$T" -f -o x.tok side.tsv
+}
