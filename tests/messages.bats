@@ -215,7 +215,9 @@ c = json.load(open("config.json"))
 c.update(intermediate_size=1 << 22, max_position_embeddings=1 << 20)
 json.dump(c, open("wide.json", "w"))
 PY
-    refuse -3 'is too large to plan: out of address space for ' trainstep -q --dry-run --batch 2047 wide.json
+    # An emulator takes memory for addresses that are only reserved.
+    [ -n "${NIBBLE_EMULATED:-}" ] ||
+        refuse -3 'is too large to plan: out of address space for ' trainstep -q --dry-run --batch 2047 wide.json
 }
 
 @test "an option that lacks a hyphen or a blank, or has another dash; a container under another's name" {

@@ -97,8 +97,7 @@ course_check_file(const char *path, struct err *err)
         strcmp(path, "-") == 0)
         return 0;
     int rc = tok_open(&t, path, 0, err);
-    if (rc == 0)
-        tok_close(&t);
+    tok_close(&t);
     return rc;
 }
 

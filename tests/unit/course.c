@@ -104,6 +104,7 @@ not_opened(const char *path, enum err_kind kind, const char *words)
     struct err err = { 0 };
     CHECK(course_open(&d, path, &model, &err) < 0);
     CHECK_ERR(err, kind, words);
+    course_close(&d);
 }
 
 static void
