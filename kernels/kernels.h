@@ -607,7 +607,7 @@ bool kernels_cpu_coarse_pays(enum isa isa); // it is faster
 struct kernels *kernels_cuda(const struct device *is, int device, struct err *err);
 /* any_order: attention's gradients are added as they come, which is faster. */
 struct device kernels_cuda_device(enum dtype act, bool any_order);
-/* 0: there is none, and *why has the reason. */
+/* The number of GPUs; if it is 0, *why has the reason. */
 int kernels_cuda_count(char *why, size_t size);
 /* Whether there is a backend for them; if not, *why has the reason. */
 bool kernels_cuda_there(char *why, size_t n);

@@ -1704,6 +1704,11 @@ assert abs(said - want) < 2e-6, (said, want)'
     [[ $stderr == *nosuch* ]]
     # A directory is where it lies.
     run -0 generate -t "$M" -n 1 -p x "$M/x.safetensors"
+    # A request that nobody asked to read as one.
+    run -0 --separate-stderr generate -t "$M" -n 1 "$M/x.safetensors" <<<'{"prompt":"hi"}'
+    [ "$stderr" = 'generate: <stdin>: line 1: looks like a request, and is answered as a text: --input jsonl reads requests' ]
+    run -0 --separate-stderr generate -t "$M" -n 1 "$M/x.safetensors" <<<'{prompt}'
+    [ -z "$stderr" ]
     mkdir e
     datpack -q t.safetensors -o e/t.dat
     rm -f e/t.dat.json

@@ -721,3 +721,9 @@ PY
 	END
     "$who/judge.py" table compared.tsv 100 76 100 | has '^unseen	4	0	3	0	4	NO$'
 }
+
+@test "a file among the goals of make was meant as DATA" {
+    echo 'a	b' >rows.tsv
+    run -2 make -C "$root" whoami "$PWD/rows.tsv"
+    [[ $output == *"rows.tsv is no target: expected make whoami DATA="*"rows.tsv. "* ]]
+}

@@ -2,7 +2,6 @@
 /* cmd: see cmd.h. */
 #include "cmd/cli/cmd.h"
 
-#include "lib/base/machine.h"
 #include "lib/base/os.h"
 #include "lib/file/path.h"
 
@@ -358,13 +357,6 @@ cmd_alloc(size_t n, size_t size)
     if (!p)
         die(EXIT_MEMORY, "out of memory");
     return p;
-}
-
-uint64_t
-cmd_available(void)
-{
-    int64_t bytes = machine_available("");
-    return bytes < 0 ? UINT64_MAX : (uint64_t)bytes;
 }
 
 void

@@ -73,9 +73,6 @@ bool cmd_colours(void);
 void cmd_flush_harmless(struct buf *b);
 /* n zeroed items, or the end of the program; free them. */
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
-/* Bytes of memory that are available, by the kernel and the limits of control groups;
- * UINT64_MAX: unknown. */
-uint64_t cmd_available(void);
 /* Refuse an output that is one of the inputs or another output.  NULL: not given. */
 void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
                        size_t n_inputs);
@@ -99,7 +96,7 @@ void progress_begin(struct progress *p, const struct cmd *c, const char *what,
                     uint64_t total);
 void progress_add(struct progress *p, uint64_t bytes);
 void progress_end(struct progress *p);
-/* What the libraries need of this program; cmd->quiet and the like are settled by now. */
+/* This program as the host of the libraries; c->quiet and the like are settled by now. */
 const struct host *cmd_host(const struct cmd *c);
 
 /* A progress line is on the terminal; messages clear it, and so must all other output to the

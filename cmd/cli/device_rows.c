@@ -2,6 +2,8 @@
 /* device_rows: see device_rows.h. */
 #include "cmd/cli/device_rows.h"
 
+#include "lib/base/machine.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -54,7 +56,7 @@ diagnose_cpu(const struct device_options *o, enum isa isa)
         printf("isa.%s\t%s\n", isa_name((enum isa)i),
                isa_have((enum isa)i) ? "yes" : "this CPU lacks it");
     printf("threads\t%u\n", o->threads);
-    uint64_t available = cmd_available();
+    uint64_t available = machine_free();
     if (available == UINT64_MAX)
         puts("memory_available\t-");
     else

@@ -6,7 +6,7 @@
 #include "cmd/cli/cmd.h"
 #include "lib/load/device.h"
 
-/* What the rows of --device, --compute, --path and --fast set in a struct device_options. */
+/* Targets of the rows --device, --compute, --path and --fast: members of a struct device_options. */
 #define DEVICE_NAME(o)           CMD_CALL(&(o), device_take_name)
 #define DEVICE_COMPUTE(o, words) CMD_CHOICE(&(o).compute, words, COMPUTE_AUTO)
 #define DEVICE_PATH(o)           CMD_CHOICE(&(o).path, device_paths, PATH_AUTO)

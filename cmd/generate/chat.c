@@ -759,7 +759,7 @@ is_blank(struct slice text)
     return i == text.n;
 }
 
-/* What other programs take as the end is no question to a model. */
+/* A word by which other programs end is not sent to the model. */
 static bool
 is_farewell(struct slice text)
 {

@@ -17,8 +17,8 @@ struct config_generate {
     bool torchsharp;     // --compat
 };
 
-/* chat.c: the turns of a conversation; *all: whether each has an answer.  What is wrong with the
- * others was reported. */
+/* chat.c: answer the turns of a conversation; *all: whether each has an answer.  The errors of the
+ * others were printed. */
 int chat_answer(struct session *s, const struct config_generate *g, bool *all);
 
 /* score.c */

@@ -786,7 +786,7 @@ keep_saving(struct run *r)
     write_evaluations(r);
 }
 
-/* The file that the next save replaces, under a name of its own, if it has none. */
+/* Give the checkpoint that the next save replaces a second name, unless a copy of its step exists. */
 void
 keep_sound(struct run *r)
 {

@@ -4,6 +4,7 @@
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/base/json.h"
+#include "lib/base/machine.h"
 #include "lib/base/num.h"
 #include "lib/base/os.h"
 #include "lib/file/outfile.h"
@@ -448,7 +449,7 @@ log_phase(struct run *r, const char *phase)
                mib(r->k ? r->k->usage.total_peak : 0), rss);
     if (!r->device.host)
         buf_printf(b, ",\"DeviceDriverMiB\":%llu", mib(r->driver));
-    uint64_t available = cmd_available();
+    uint64_t available = machine_free();
     buf_printf(b, ",\"MemAvailableMiB\":%llu,\"Step\":%llu,\"ElapsedMs\":%.0f}",
                available == UINT64_MAX ? 0 : mib(available),
                (unsigned long long)r->t.step, (os_seconds() - l->started) * 1000);

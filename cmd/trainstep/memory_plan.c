@@ -2,6 +2,8 @@
 /* memory_plan: the memory of a run, measured by one step on a device that only counts. */
 #include "cmd/trainstep/trainstep.h"
 
+#include "lib/base/machine.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +27,7 @@ is_uneven(const struct run *r)
 static bool
 can_count(size_t tokens)
 {
-    return tokens < cmd_available() / 2 / (3 * sizeof(int32_t));
+    return tokens < machine_free() / 2 / (3 * sizeof(int32_t));
 }
 
 /* What a step sends: each of a rank's passes parts of gradients, and the step what it owns. */

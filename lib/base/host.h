@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* host: what the libraries need of the process that calls them, which owns the signal
- * handlers, the terminal and the environment.  One struct host serves all calls of a
- * program and outlives what was opened with it. */
+/* host: the process that calls the libraries owns the signal handlers, the terminal and the
+ * environment; a struct host lends them to the libraries.  One serves all calls of a program
+ * and outlives what was opened with it. */
 #ifndef NIBBLE_BASE_HOST_H
 #define NIBBLE_BASE_HOST_H
 

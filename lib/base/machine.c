@@ -111,3 +111,10 @@ machine_available(const char *root)
         fclose(f);
     return least;
 }
+
+uint64_t
+machine_free(void)
+{
+    int64_t bytes = machine_available("");
+    return bytes < 0 ? UINT64_MAX : (uint64_t)bytes;
+}

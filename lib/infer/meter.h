@@ -12,7 +12,7 @@ struct meter {
     double started, shown;
 };
 
-/* many: there may be more than one prompt.  The line is shown only then. */
+/* The line is shown where `many` tells that there may be more than one prompt. */
 void meter_open(struct meter *m, const struct host *host, bool many);
 void meter_token(struct meter *m);
 void meter_prompt(struct meter *m, double share);

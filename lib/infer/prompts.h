@@ -16,7 +16,8 @@ struct source {
 };
 
 /* Answer all prompts; *all: how many came, *refused: how many have an error in place of an answer.
- * many: there may be more than one. */
+ * many tells
+ * that there may be more than one, and that a line of status counts them. */
 int prompts_answer(struct session *s, struct source *source, bool many, uint64_t *all,
                    uint64_t *refused);
 

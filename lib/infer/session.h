@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* session: a model, its tokenizer, and what it computes of sequences of tokens. */
+/* session: runs sequences of tokens through an open model, and has the tokenizer of that model. */
 #ifndef NIBBLE_INFER_SESSION_H
 #define NIBBLE_INFER_SESSION_H
 

@@ -248,8 +248,7 @@ device_free(const struct device_options *o)
         uint64_t bytes = kernels_cuda_free(o->number);
         return bytes ? bytes : UINT64_MAX;
     }
-    int64_t bytes = machine_available("");
-    return bytes < 0 ? UINT64_MAX : (uint64_t)bytes;
+    return machine_free();
 }
 
 uint64_t

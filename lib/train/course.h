@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* course: samples in the order of training.  Ids stay in the file, those of a pipe in memory. */
+/* course: gives samples in the order of training.  Their ids are read from the file for each step;
+ * ids of a pipe are kept in memory. */
 #ifndef NIBBLE_TRAIN_COURSE_H
 #define NIBBLE_TRAIN_COURSE_H
 

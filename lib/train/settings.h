@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* settings: what changes the result of a training; one table for options, checkpoints and
- * provenance. */
+/* settings: the values that change the result of a training, in one table for options,
+ * checkpoints and provenance. */
 #ifndef NIBBLE_TRAIN_SETTINGS_H
 #define NIBBLE_TRAIN_SETTINGS_H
 
