@@ -48,7 +48,9 @@ DIST_SRCS = \
 	lib/dist/comm.c \
 	lib/dist/comm_late.c \
 	lib/dist/comm_sockets.c \
-	lib/dist/meet.c
+	lib/dist/launcher.c \
+	lib/dist/meet.c \
+	lib/dist/ranks.c
 
 FORMAT_SRCS = \
 	lib/format/ckpt.c \
@@ -169,6 +171,7 @@ LOAD_SRCS = \
 	lib/load/load.c \
 	lib/load/pool.c \
 	lib/load/quantizer.c \
+	lib/load/rank_gpus.c \
 	lib/load/saving.c \
 	lib/load/select.c \
 	lib/load/stats.c \
@@ -237,6 +240,7 @@ INFER_SRCS = \
 	lib/infer/prompts.c \
 	lib/infer/reference.c \
 	lib/infer/request.c \
+	lib/infer/score.c \
 	lib/infer/session.c \
 	lib/infer/session_open.c \
 	lib/infer/stream.c \
@@ -244,9 +248,27 @@ INFER_SRCS = \
 	lib/infer/transcript.c
 
 TRAIN_SRCS = \
+	lib/train/agree.c \
+	lib/train/config.c \
+	lib/train/copies.c \
 	lib/train/course.c \
+	lib/train/dump.c \
+	lib/train/finished.c \
+	lib/train/inputs.c \
+	lib/train/keep.c \
+	lib/train/log.c \
+	lib/train/memory_report.c \
+	lib/train/output.c \
+	lib/train/plan.c \
+	lib/train/record.c \
+	lib/train/replay.c \
+	lib/train/save.c \
 	lib/train/settings.c \
-	lib/train/state.c
+	lib/train/state.c \
+	lib/train/teacher.c \
+	lib/train/tensorboard.c \
+	lib/train/trainer.c \
+	lib/train/watch.c
 
 # Shared by all commands; goes into libcmd.a.
 CLI_SRCS = \
@@ -256,7 +278,6 @@ CLI_SRCS = \
 	cmd/cli/option.c \
 	cmd/cli/device_rows.c \
 	cmd/cli/ranks.c \
-	cmd/cli/ranks_place.c \
 	cmd/cli/spawn.c \
 	cmd/cli/suffix.c \
 	cmd/cli/unknown.c
@@ -278,7 +299,6 @@ generate_SRCS = \
 	cmd/generate/chat.c \
 	cmd/generate/edit.c \
 	cmd/generate/generate.c \
-	cmd/generate/score.c \
 	cmd/generate/source.c
 memguard_SRCS = \
 	cmd/memguard/gpu.c \
@@ -291,18 +311,10 @@ nvquant_SRCS = cmd/nvquant/nvquant.c
 tokenize_SRCS = cmd/tokenize/tokenize.c
 trainstep_SRCS = \
 	cmd/trainstep/display.c \
-	cmd/trainstep/keep.c \
-	cmd/trainstep/log.c \
-	cmd/trainstep/memory_plan.c \
-	cmd/trainstep/replay.c \
 	cmd/trainstep/run.c \
-	cmd/trainstep/save.c \
 	cmd/trainstep/spark.c \
-	cmd/trainstep/step_dump.c \
-	cmd/trainstep/teacher.c \
 	cmd/trainstep/stop.c \
-	cmd/trainstep/trainstep.c \
-	cmd/trainstep/watch.c
+	cmd/trainstep/trainstep.c
 
 # Sources that are compiled once for each instruction set in ISAS.  They stay in
 # the list of their library or command; x.c becomes x_scalar.o, x_avx2.o, ...,

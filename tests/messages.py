@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-CALL = re.compile(r"\b(die|misuse|warn|err_set|mp_fail|json_fail|json_expected)\(")
+CALL = re.compile(r"\b(die|misuse|warn|host_warn|host_note|err_set|mp_fail|json_fail|json_expected)\(")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 

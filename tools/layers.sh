@@ -46,7 +46,7 @@ check_includes()
         may["lib/dist"] = "lib/base"
         may["kernels"] = "lib/nvfp4 lib/base"
         may["lib/model"] = "kernels lib/dist lib/nvfp4 lib/base"
-        may["lib/load"] = "lib/model kernels lib/format lib/text lib/nvfp4 lib/file lib/base"
+        may["lib/load"] = "lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/convert"] = "lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/data"] = "lib/format lib/text lib/file lib/base"
         may["lib/infer"] = "lib/data lib/load lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
@@ -170,7 +170,7 @@ circle()
     bad=1
 }
 
-# Of a command, too, but for the one whose trainer is still to become a library.
+# Of a command, too.
 check_circles()
 {
     local a d c objects
@@ -182,7 +182,7 @@ check_circles()
         for c in "$d"/*.c; do
             [ ! -e "$build/${c%.c}.o" ] || objects+=("$build/${c%.c}.o")
         done
-        [ "$d" = cmd/trainstep ] || [ ${#objects[@]} -eq 0 ] || circle "$d" "${objects[@]}"
+        [ ${#objects[@]} -eq 0 ] || circle "$d" "${objects[@]}"
     done
 }
 

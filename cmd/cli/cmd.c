@@ -508,6 +508,7 @@ cmd_host(const struct cmd *c)
     static struct progress shown;
     host = (struct host){ .program = c->name,
                           .version = cmd_version(),
+                          .commit = cmd_commit(),
                           .tmpdir = cmd_tmpdir(),
                           .guard = &cmd_guard,
                           .isa = cmd_isa(),

@@ -9,6 +9,8 @@
 #include "cmd/cli/suffix.h"
 #include "lib/file/path.h"
 #include "lib/format/tok.h"
+#include "lib/infer/score.h"
+#include "lib/load/rank_gpus.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -304,14 +306,14 @@ warn_idle(const struct config_generate *c)
 static void
 begin_ranks(struct config_generate *c)
 {
-    ranks_begin();
+    struct ranks *r = cmd_ranks();
     if (c->gpus) {
-        ranks_want_gpus(&c->o.where.device, c->rendezvous);
-        ranks_start((unsigned)c->gpus, false);
+        cmd_ranks_want_gpus(&c->o.where.device, c->rendezvous);
+        cmd_ranks_start((unsigned)c->gpus, false);
     }
     if (!cmd_given(&c->cmd, "threads"))
-        c->o.where.threads = ranks_threads(c->o.where.threads);
-    if (ranks_count() == 1)
+        c->o.where.threads = ranks_threads(r, c->o.where.threads);
+    if (r->size == 1)
         return;
     const char *const whole[] = { "logits", "dump-importance" };
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
@@ -321,18 +323,21 @@ begin_ranks(struct config_generate *c)
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (inputs[i] && path_is_stream(inputs[i]))
             misuse("%s: a pipe would reach one of %u ranks only: expected a file",
-                   inputs[i], ranks_count());
+                   inputs[i], r->size);
 }
 
 static void
 join_ranks(struct config_generate *c)
 {
+    struct err err = { 0 };
+    struct ranks *r = cmd_ranks();
     // Samples take as long as they take: ranks that are there are waited for without an end.
-    ranks_join(0, c->rank_timeout, c->o.where.cuda, c->rendezvous);
+    cmd_ranks_join(0, c->rank_timeout, c->o.where.cuda, c->rendezvous);
     if (!c->cmd.quiet)
-        ranks_report();
-    if (c->o.where.cuda && ranks_count() > 1)
-        ranks_settle_gpu(c->o.where.device, &c->o.where.number);
+        cmd_ranks_report();
+    if (c->o.where.cuda && r->size > 1 &&
+        rank_gpus_settle(r, c->o.where.device, &c->o.where.number, &err) < 0)
+        cmd_ranks_die(&err);
 }
 
 /* ---- prompts ------------------------------------------------------------------- */
@@ -373,7 +378,7 @@ run(struct config_generate *c, bool *all, struct err *err)
     int rc = session_open(&s, &c->o, err);
     if (rc == 0) {
         warn_idle(c);
-        rc = c->o.score  ? score_file(&s)
+        rc = c->o.score  ? score_file(&s, cmd_ranks())
              : c->o.chat ? chat_answer(&s, c, all)
                          : answer(&s, c, all);
     }
@@ -437,8 +442,8 @@ main(int argc, char **argv)
     if (cfg.o.score)
         join_ranks(&cfg);
     if (run(&cfg, &all, &err) < 0)
-        die_err(&err);
-    ranks_leave();
+        cmd_ranks_die(&err);
+    cmd_ranks_leave();
     cmd_close_stdout();
     free(cfg.prompts);
     return all ? EXIT_DONE : EXIT_TROUBLE;

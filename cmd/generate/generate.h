@@ -21,7 +21,4 @@ struct config_generate {
  * others were printed. */
 int chat_answer(struct session *s, const struct config_generate *g, bool *all);
 
-/* score.c */
-int score_file(struct session *s);
-
 #endif

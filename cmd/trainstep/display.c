@@ -29,9 +29,9 @@ terminal_width(int fd)
 
 /* Open MPI gives rank 0 a terminal without a size, whatever its own output is. */
 static bool
-is_terminal(int fd)
+is_terminal(int fd, unsigned ranks)
 {
-    return isatty(fd) && (ranks_count() == 1 || known_width(fd));
+    return isatty(fd) && (ranks == 1 || known_width(fd));
 }
 
 /* ---- the table ------------------------------------------------------------------------- */
@@ -110,10 +110,9 @@ put_row(struct buf *b, const double *v, bool terminal, unsigned from)
 }
 
 /* A terminal that has become wider or narrower gets other columns, and their names. */
-static void
-show_row(struct run *r, const double *v)
+static int
+show_row(struct display *t, const double *v, struct err *err)
 {
-    struct display *t = &r->display;
     struct buf b = { 0 };
     unsigned from = t->terminal ? narrowest(terminal_width(STDOUT_FILENO)) : 0;
     if (!t->head || from != t->from)
@@ -122,11 +121,12 @@ show_row(struct run *r, const double *v)
     t->from = from;
     put_row(&b, v, t->terminal, from);
     if (b.failed)
-        die(EXIT_MEMORY, "out of memory for a line");
+        return err_set(err, ERR_MEMORY, "out of memory for a line");
     if (t->terminal)
         progress_clear();
-    log_put(r, OUTPUT_TABLE, b.data, b.len);
+    output_put(&t->out, b.data, b.len);
     buf_free(&b);
+    return 0;
 }
 
 /* ---- the status line -------------------------------------------------------------------- */
@@ -168,24 +168,22 @@ put_time(struct buf *b, double seconds)
 /* What counts most comes first; a bar and the course of the loss need space.  Never wider than
  * the terminal: a wrapped line cannot be erased. */
 static void
-put_status(struct buf *b, const struct run *r, const struct train_result *res,
+put_status(struct buf *b, const struct display *d, const struct trainer *t, double loss,
            size_t width)
 {
     enum { SHORT = 10, LONG = 20, WIDE = 110, FEWEST = 5 };
-    const struct display *t = &r->display;
     struct buf head = { 0 }, tail = { 0 };
-    double past = os_seconds() - t->started,
-           steps = (double)(r->t.step - t->first_step);
+    uint64_t step = t->train.step, end = t->run->end;
+    double past = os_seconds() - d->started, steps = (double)(step - d->first_step);
     size_t bar = width < WIDE ? SHORT : LONG;
-    buf_printf(&head, "step %llu of %llu ", (unsigned long long)r->t.step,
-               (unsigned long long)r->end);
-    buf_printf(&tail, "loss %.4f, %.0f tokens/s, ", res->loss,
-               (double)t->tokens / past);
-    put_time(&tail, ceil(past / steps * (double)(r->end - r->t.step)));
+    buf_printf(&head, "step %llu of %llu ", (unsigned long long)step,
+               (unsigned long long)end);
+    buf_printf(&tail, "loss %.4f, %.0f tokens/s, ", loss, (double)d->tokens / past);
+    put_time(&tail, ceil(past / steps * (double)(end - step)));
     size_t used = head.len + tail.len, with_bar = used + bar + 3;
     buf_add(b, head.data, head.len);
     if (with_bar <= width) {
-        put_bar(b, (double)r->t.step / (double)r->end, bar, t->utf8);
+        put_bar(b, (double)step / (double)end, bar, d->utf8);
         used = with_bar;
     }
     buf_add(b, tail.data, tail.len);
@@ -193,7 +191,7 @@ put_status(struct buf *b, const struct run *r, const struct train_result *res,
         b->len = width; // of ASCII
     else if (width - used > FEWEST) {
         buf_char(b, ' ');
-        spark_draw(b, &t->spark, width - used - 1, t->utf8);
+        spark_draw(b, &d->spark, width - used - 1, d->utf8);
     }
     b->failed |= head.failed || tail.failed;
     buf_free(&head);
@@ -202,20 +200,19 @@ put_status(struct buf *b, const struct run *r, const struct train_result *res,
 
 /* Drawn again below a row of the table, else five times a second at most. */
 static void
-show_status(struct run *r, const struct train_result *res, bool row)
+show_status(struct display *d, const struct trainer *t, double loss, bool row)
 {
-    struct display *t = &r->display;
     double now = os_seconds();
-    if (!t->progress)
+    if (!d->progress)
         return;
-    spark_add(&t->spark, res->loss);
-    if (!(row && t->terminal) && now - t->drawn < 0.2 && r->t.step < r->end)
+    spark_add(&d->spark, loss);
+    if (!(row && d->terminal) && now - d->drawn < 0.2 && t->train.step < t->run->end)
         return;
-    t->drawn = now;
+    d->drawn = now;
     struct buf b = { 0 };
     // One for the cursor, two for the ^C that a terminal shows of Ctrl-C there.
     size_t width = terminal_width(STDERR_FILENO);
-    put_status(&b, r, res, width > 3 ? width - 3 : 1);
+    put_status(&b, d, t, loss, width > 3 ? width - 3 : 1);
     if (!b.failed)
         fprintf(stderr, "\r%.*s\033[K", (int)b.len, b.data);
     progress_shown();
@@ -224,47 +221,56 @@ show_status(struct run *r, const struct train_result *res, bool row)
 
 /* ---- both -------------------------------------------------------------------------------- */
 
-void
-display_open(struct run *r)
+static int
+on_step(void *ctx, const struct trainer *t, const struct step_event *e)
 {
-    struct display *t = &r->display;
-    t->progress = !r->o->cmd.quiet && is_terminal(STDERR_FILENO);
-    t->utf8 = t->progress && locale_is_utf8();
-    t->terminal = is_terminal(STDOUT_FILENO);
-    t->started = os_seconds();
-    t->first_step = r->t.step;
-}
-
-void
-display_step(struct run *r, const struct train_result *res, double rate, double ms)
-{
-    struct display *t = &r->display;
+    struct display *d = ctx;
+    const struct train_result *res = e->result;
+    uint64_t step = t->train.step;
     const double v[COLUMNS] = {
-        [STEP] = (double)r->t.step,
+        [STEP] = (double)step,
         [LOSS] = res->loss,
         [TOKENS] = (double)res->tokens,
-        [LR] = rate,
+        [LR] = e->rate,
         [NORM] = res->grad_norm,
-        [TOK_S] = ms > 0 ? (double)res->tokens / ms * 1000 : 0,
-        [MEM] = (double)log_memory(r, true) / (double)(1 << 30),
-        [MS] = ms,
+        [TOK_S] = e->ms > 0 ? (double)res->tokens / e->ms * 1000 : 0,
+        [MEM] = (double)trainer_memory(t, true) / (double)(1 << 30),
+        [MS] = e->ms,
         [SKIPPED] = res->outcome != TRAIN_DONE,
     };
-    bool row = r->t.step % r->o->log_every == 0 || r->t.step == r->end ||
+    if (e->repeated)
+        return 0;
+    bool row = step % t->run->o->log_every == 0 || step == t->run->end ||
                res->outcome != TRAIN_DONE;
-    t->tokens += res->tokens;
-    memcpy(t->row, v, sizeof v);
-    t->owed = !row;
-    if (row)
-        show_row(r, v);
-    show_status(r, res, row);
+    d->tokens += res->tokens;
+    memcpy(d->row, v, sizeof v);
+    d->owed = !row;
+    if (row && show_row(d, v, t->err) < 0)
+        return -1;
+    show_status(d, t, res->loss, row);
+    return 0;
+}
+
+/* The row of the last step, if it was left out. */
+static int
+on_rest(void *ctx, const struct trainer *t)
+{
+    struct display *d = ctx;
+    bool owed = d->owed;
+    d->owed = false;
+    return owed ? show_row(d, d->row, t->err) : 0;
 }
 
 void
-display_end(struct run *r)
+display_open(struct display *d, const struct run_config *r, struct stop *stop)
 {
-    struct display *t = &r->display;
-    if (t->owed)
-        show_row(r, t->row);
-    t->owed = false;
+    unsigned ranks = r->ranks->size;
+    *d = (struct display){ .observer = { .ctx = d, .step = on_step, .rest = on_rest },
+                           .out = { STDOUT_FILENO, "standard output", r->host, stop,
+                                    false },
+                           .started = os_seconds(),
+                           .first_step = r->in_step };
+    d->progress = !r->host->quiet && is_terminal(STDERR_FILENO, ranks);
+    d->utf8 = d->progress && locale_is_utf8();
+    d->terminal = is_terminal(STDOUT_FILENO, ranks);
 }

@@ -1,56 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* stop: signals that end a run after the current step is saved, and the message about it. */
+/* stop: signals that ask a run to stop, and its last words. */
 #include "cmd/trainstep/trainstep.h"
 
 #include "lib/base/os.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <string.h>
 
 /* timeout(1) and terminals signal a process and then its group: a signal that follows so soon
  * is the same one. */
 enum { SAME_MS = 300 };
 
-/* An output that cannot be written is a stop like a signal, so that all ranks hear of it.  It has the
- * number of a signal that no handler is installed for. */
-enum { OUTPUT_FAILED = SIGXFSZ };
-
-static atomic_int requested; // a signal; 0: none
+static struct stop requested;
 static atomic_llong stop_ms;
-static atomic_bool has_saved;
 
-int
-stop_signal(void)
+struct stop *
+stop_requests(void)
 {
-    return atomic_load(&requested);
-}
-
-bool
-run_stopped(void)
-{
-    return stop_signal() != 0;
-}
-
-void
-stop_request(int sig)
-{
-    int none = 0;
-    atomic_compare_exchange_strong(&requested, &none, sig);
-}
-
-void
-stop_for_output(const struct err *err)
-{
-    warn("%s; the run is saved and ends", err->msg);
-    stop_request(OUTPUT_FAILED);
-}
-
-void
-stop_saved(void)
-{
-    atomic_store(&has_saved, true);
+    return &requested;
 }
 
 /* A second signal does not wait for the step. */
@@ -60,9 +27,9 @@ on_stop(int sig)
     int kept = errno;
     long long first = 0, now = (long long)(os_seconds() * 1000) + 1;
     if (atomic_compare_exchange_strong(&stop_ms, &first, now)) {
-        stop_request(sig);
+        stop_request(&requested, sig);
     } else if (now - first >= SAME_MS) {
-        if (!atomic_load(&has_saved))
+        if (!atomic_load(&requested.saved))
             cmd_die_by_signal(sig);
         guard_end(&cmd_guard);
         _exit(EXIT_PREEMPTED);
@@ -83,83 +50,78 @@ stop_catch(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* A stopped run has steps to take, a finished one can take more. */
+/* What makes the evaluation that a stop has cut short. */
 static void
-put_next_command(struct buf *b, const struct run *r, uint64_t step)
+put_evaluation(struct buf *b, const struct trainer *t, const struct keep *k)
 {
-    const struct options *o = r->o;
-    unsigned long long left = r->end - step, end = r->end;
-    bool owes_evaluation = r->has_eval && r->evaluated != step;
-    if (left == 0 && owes_evaluation && r->keep && !o->out)
+    const struct train_options *o = t->run->o;
+    if (k->remembers && !o->out)
         buf_str(b, "all steps are taken; the same command makes the evaluation");
-    else if (left == 0 && owes_evaluation)
+    else
         buf_printf(b,
                    "all steps are taken, but the evaluation is not finished; "
                    "generate --score %s makes it",
                    o->eval);
+}
+
+/* A stopped run has steps to take, a finished one can take more. */
+static void
+put_next_command(struct buf *b, const struct trainer *t, const struct keep *k,
+                 uint64_t step)
+{
+    const struct train_options *o = t->run->o;
+    unsigned long long left = t->run->end - step, end = t->run->end;
+    if (left == 0 && t->in->has_eval && t->evaluated != step)
+        put_evaluation(b, t, k);
     else if (left == 0)
         buf_str(b, "all steps are taken");
     else if (o->out && o->epochs > 0)
         buf_printf(b, "go on from it, without -o, with --epochs %.17g", o->epochs);
-    else if (o->out && cmd_given(&o->cmd, "until"))
+    else if (o->out && o->has_until)
         buf_printf(b, "go on from it, without -o, with --until %llu", end);
     else if (o->out)
         buf_printf(b, "go on from it, without -o, with -n %llu", left);
-    else if (cmd_given(&o->cmd, "until") || o->epochs > 0)
+    else if (o->has_until || o->epochs > 0)
         buf_str(b, "go on with the same command");
     else
         buf_printf(b, "go on with the same command, but -n %llu", left);
 }
 
 static void
-put_end(struct buf *b, const struct run *r)
+put_end(struct buf *b, const struct keep *k)
 {
-    if (keep_is_out_of_patience(r)) {
+    if (keep_is_out_of_patience(k)) {
         buf_str(b, ": ");
-        keep_report_patience(b, r);
+        keep_report_patience(b, k);
         buf_str(b, "; it goes on without --patience, or with a larger one");
     } else {
         buf_str(b, "; -n, --until or --epochs takes more steps from it");
     }
-    keep_report_best(b, r);
-}
-
-uint64_t
-run_saved_step(const struct run *r)
-{
-    return r->saved ? r->saved_step : r->in_step;
-}
-
-const char *
-run_saved_name(const struct run *r)
-{
-    return r->o->out && r->saved ? r->o->out : r->o->checkpoint;
+    keep_report_best(b, k);
 }
 
 void
-stop_report(struct buf *b, const struct run *r)
+stop_report(struct buf *b, const struct trainer *t, const struct keep *k)
 {
-    unsigned long long step = run_saved_step(r), end = r->end;
-    const char *file = run_saved_name(r);
-    if (r->replay)
-        return; // its answer is the last line
-    if (run_stopped()) {
+    unsigned long long step = trainer_saved_step(t), end = t->run->end;
+    const char *file = trainer_saved_name(t);
+    if (stop_signal(&requested)) {
         buf_printf(b, "%s: saved at step %llu of %llu; ", file, step, end);
-        put_next_command(b, r, step);
+        put_next_command(b, t, k, step);
     } else {
-        buf_printf(b, "%s: %s step %llu", file, r->saved ? "saved at" : "stays at",
+        buf_printf(b, "%s: %s step %llu", file, t->saved ? "saved at" : "stays at",
                    step);
-        put_end(b, r);
+        put_end(b, k);
     }
 }
 
 int
-stop_end(const struct run *r, const struct buf *words)
+stop_end(const struct buf *words)
 {
-    int sig = stop_signal();
-    if (sig && sig != OUTPUT_FAILED && !atomic_load(&has_saved))
+    int sig = stop_signal(&requested);
+    if (sig && sig != STOP_FOR_OUTPUT && !atomic_load(&requested.saved))
         cmd_die_by_signal(sig);
-    if (!r->o->cmd.quiet && !words->failed && words->len)
+    if (words->len)
         warn("%s", words->data);
-    return sig == OUTPUT_FAILED ? EXIT_TROUBLE : sig ? EXIT_PREEMPTED : EXIT_DONE;
+    return sig == STOP_FOR_OUTPUT ? EXIT_TROUBLE : sig ? EXIT_PREEMPTED : EXIT_DONE;
 }

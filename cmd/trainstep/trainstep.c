@@ -2,13 +2,22 @@
 /* trainstep: run N training steps from a checkpoint. */
 #include "cmd/trainstep/trainstep.h"
 
+#include "cmd/cli/device_rows.h"
 #include "lib/base/num.h"
 #include "lib/file/path.h"
+#include "lib/load/rank_gpus.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int run(const struct options *o);
+struct options {
+    struct cmd cmd;
+    struct train_options o;
+    bool diagnose;
+    double rank_timeout; // seconds
+    uint64_t gpus;       // 0: not given
+    const char *rendezvous;
+};
 
 static struct options cfg = {
     .cmd = { .name = "trainstep",
@@ -18,17 +27,10 @@ static struct options cfg = {
                  "place.\nSettings that change results are kept in it; one that is "
                  "given holds from here on.\nUnder mpirun several processes share "
                  "a step, with the same result." },
-    .where = { .device = "auto" },
-    .steps = 1,
-    .max_skips = 5,
-    .log_every = 1,
+    .o = { .where = { .device = "auto" }, .steps = 1, .max_skips = 5, .log_every = 1 },
     .rank_timeout = 600,
 };
 
-static const char *const phases[] = {
-    "start",         "model_loaded",        "batch_ready", "zero_grad_done",
-    "backward_done", "optimizer_step_done", NULL
-};
 static const char *const recomputes[] = { "auto", "none", "block", NULL };
 
 static void
@@ -104,7 +106,7 @@ take_setting(const struct cmd_option *o, const char *arg)
 static void
 take_range(const struct cmd_option *o, const char *arg)
 {
-    struct options *c = o->to.any;
+    struct train_options *c = o->to.any;
     char *copy = cmd_copy(arg), *dots = strstr(copy, ".."), q[TEXT_QUOTE];
     uint64_t from = 0, to = 0;
     if (dots)
@@ -119,21 +121,21 @@ take_range(const struct cmd_option *o, const char *arg)
 }
 
 /* A row of settings_table. */
-#define SETTING CMD_CALL(&cfg.given, take_setting)
+#define SETTING CMD_CALL(&cfg.o.given, take_setting)
 
 static const struct cmd_option options[] = {
     { 'd', "data", "FILE", "samples, a .tok (default: standard input)",
-      CMD_FILE(&cfg.data) },
+      CMD_FILE(&cfg.o.data) },
     { 'n', "steps", "N", "steps to take (default 1)",
-      CMD_U64(&cfg.steps, 0, UINT32_MAX) },
+      CMD_U64(&cfg.o.steps, 0, UINT32_MAX) },
     { 0, "until", "STEP", "train up to this step; past it: do nothing",
-      CMD_U64(&cfg.until, 0, UINT32_MAX) },
+      CMD_U64(&cfg.o.until, 0, UINT32_MAX) },
     { 0, "epochs", "E", "train until the samples were seen E times, as 3 or 0.5",
-      CMD_CALL(&cfg.epochs, take_epochs) },
+      CMD_CALL(&cfg.o.epochs, take_epochs) },
     { 'o', "output", "OUT", "save there, and leave CHECKPOINT as it is",
-      CMD_FILE(&cfg.out) },
+      CMD_FILE(&cfg.o.out) },
     { 'f', "force", NULL, "replace OUT and files of --dump, --memory-report",
-      CMD_FLAG(&cfg.force) },
+      CMD_FLAG(&cfg.o.force) },
     { 0, "batch", "B", "samples of a pass (1)", SETTING },
     { 0, "accum", "A", "passes of a step (1; with mpirun as many as ranks)", SETTING },
     { 0, "seq-len", "T", "max input positions of a sample", SETTING },
@@ -147,7 +149,7 @@ static const struct cmd_option options[] = {
     { 0, "decay", "N", "wsd: steps in which the rate falls (total/10)", SETTING },
     { 0, "min-lr", "X", "rate at the end of a schedule (0)", SETTING },
     { 0, "allow-zero-lr", NULL, "take steps behind a schedule that ended at rate 0",
-      CMD_FLAG(&cfg.allow_zero_lr) },
+      CMD_FLAG(&cfg.o.allow_zero_lr) },
     { 0, "beta1", "X", "of AdamW (0.9)", SETTING },
     { 0, "beta2", "X", "(0.999)", SETTING },
     { 0, "eps", "X", "(1e-8)", SETTING },
@@ -157,80 +159,80 @@ static const struct cmd_option options[] = {
       SETTING },
     { 0, "loss", "WORD", "ce (default) or scalar", SETTING },
     { 0, "teacher", "MODEL", "learn from its logits, too: distillation",
-      CMD_FILE(&cfg.teacher) },
+      CMD_FILE(&cfg.o.teacher) },
     { 0, "teacher-data", "FILE", "samples for the teacher; -d keeps its labels",
-      CMD_FILE(&cfg.teacher_data) },
+      CMD_FILE(&cfg.o.teacher_data) },
     { 0, "distill", "A", "share of the KL divergence in the loss (1)", SETTING },
     { 0, "distill-temp", "T", "temperature of both models' logits (1)", SETTING },
     { 0, "new-teacher", NULL, "go on with another teacher than before",
-      CMD_FLAG(&cfg.new_teacher) },
+      CMD_FLAG(&cfg.o.new_teacher) },
     { 0, "train-last-layers", "N", "freeze all other weights (0: train all)", SETTING },
     { 0, "quant-from", "N", "first quantized step, or 0.x of --total-steps (0)",
       SETTING },
     { 0, "spike", "Z", "skip steps Z deviations above the mean (0: off)", SETTING },
     { 0, "max-skips", "N", "skipped steps in a row that end a run (5)",
-      CMD_U64(&cfg.max_skips, 1, UINT32_MAX) },
+      CMD_U64(&cfg.o.max_skips, 1, UINT32_MAX) },
     { 0, "recompute", "WORD", "activations: none, block or auto (default)",
-      CMD_CHOICE(&cfg.recompute, recomputes, RECOMPUTE_AUTO) },
+      CMD_CHOICE(&cfg.o.recompute, recomputes, RECOMPUTE_AUTO) },
     { 0, "chunk-rows", "N", "rows that the optimizer takes at a time",
-      CMD_U64(&cfg.chunk_rows, 1, 1 << 30) },
+      CMD_U64(&cfg.o.chunk_rows, 1, 1 << 30) },
     { 0, "compute", "WORD", "f32, bf16, fp8 or auto (default)",
-      DEVICE_COMPUTE(cfg.where, device_computes) },
+      DEVICE_COMPUTE(cfg.o.where, device_computes) },
     { 0, "fp8-scales", "WORD", "of --compute fp8: current (default) or delayed",
       SETTING },
     { 0, "device", "NAME", "cpu, cuda, cuda:N or auto (default)",
-      DEVICE_NAME(cfg.where) },
+      DEVICE_NAME(cfg.o.where) },
     { 0, "path", "WORD", "matrix products: native, dequant, auto (default)",
-      DEVICE_PATH(cfg.where) },
+      DEVICE_PATH(cfg.o.where) },
     { 0, "activations", "WORD", "plain (default) or nvfp4", SETTING },
     { 0, "fast", NULL, "give up equal bytes where that is faster",
-      DEVICE_FAST(cfg.where) },
-    { 0, "eval", "FILE", "a .tok to evaluate with", CMD_FILE(&cfg.eval) },
+      DEVICE_FAST(cfg.o.where) },
+    { 0, "eval", "FILE", "a .tok to evaluate with", CMD_FILE(&cfg.o.eval) },
     { 0, "eval-every", "N", "evaluate every N steps (default: after the last)",
-      CMD_U64(&cfg.eval_every, 1, UINT32_MAX) },
+      CMD_U64(&cfg.o.eval_every, 1, UINT32_MAX) },
     { 0, "eval-first", NULL, "evaluate before the first step, too",
-      CMD_FLAG(&cfg.eval_first) },
+      CMD_FLAG(&cfg.o.eval_first) },
     { 0, "patience", "N", "end after N evaluations without a lower loss",
-      CMD_U64(&cfg.patience, 1, UINT32_MAX) },
+      CMD_U64(&cfg.o.patience, 1, UINT32_MAX) },
     { 0, "save-every", "N", "save every N steps (default: at the end)",
-      CMD_U64(&cfg.save_every, 1, UINT32_MAX) },
+      CMD_U64(&cfg.o.save_every, 1, UINT32_MAX) },
     { 0, "keep-last", "K", "copies of the last K saves, CHECKPOINT.stepN",
-      CMD_U64(&cfg.keep_last, 1, UINT32_MAX) },
+      CMD_U64(&cfg.o.keep_last, 1, UINT32_MAX) },
     { 0, "keep-every", "N", "save and keep a copy every N steps",
-      CMD_U64(&cfg.keep_every, 1, UINT32_MAX) },
+      CMD_U64(&cfg.o.keep_every, 1, UINT32_MAX) },
     { 0, "keep-best", NULL, "a copy of the lowest --eval loss, CHECKPOINT.best",
-      CMD_FLAG(&cfg.keep_best) },
+      CMD_FLAG(&cfg.o.keep_best) },
     { 0, "stop-if-worse", "X", "end if ten losses in a row are X times the lowest",
-      CMD_NUMBER(&cfg.stop_if_worse, 1) },
+      CMD_NUMBER(&cfg.o.stop_if_worse, 1) },
     { 0, "log-every", "N", "print a line of the table every N steps (1)",
-      CMD_U64(&cfg.log_every, 1, UINT32_MAX) },
-    { 0, "log", "FILE", "one line of JSON for each step", CMD_FILE(&cfg.log) },
-    { 0, "tensorboard", "DIR", "events for TensorBoard", CMD_FILE(&cfg.tensorboard) },
+      CMD_U64(&cfg.o.log_every, 1, UINT32_MAX) },
+    { 0, "log", "FILE", "one line of JSON for each step", CMD_FILE(&cfg.o.log) },
+    { 0, "tensorboard", "DIR", "events for TensorBoard", CMD_FILE(&cfg.o.tensorboard) },
     { 0, "memory-report", "FILE", "memory by phase, as JSON",
-      CMD_FILE(&cfg.memory_report) },
+      CMD_FILE(&cfg.o.memory_report) },
     { 0, "stop-after", "PHASE", "end there, and save nothing (see --memory-report)",
-      CMD_WORD(&cfg.stop_after, phases) },
+      CMD_WORD(&cfg.o.stop_after, trainer_phases) },
     { 0, "memory-limit", "GB", "refuse or end a run that needs more (status 3)",
-      CMD_CALL(&cfg.memory_limit, take_gb) },
+      CMD_CALL(&cfg.o.memory_limit, take_gb) },
     { 0, "overcommit", NULL, "try a plan that is larger than free memory",
-      CMD_FLAG(&cfg.overcommit) },
+      CMD_FLAG(&cfg.o.overcommit) },
     { 0, "gpus", "N", "train on N GPUs of this machine, a process each",
       CMD_U64(&cfg.gpus, 1, 1024) },
     { 0, "rendezvous", "HOST:PORT", "address of rank 0, for ranks with GPUs",
       CMD_TEXT(&cfg.rendezvous) },
     { 0, "rank-timeout", "SECONDS", "end if a rank sends nothing for this long (600)",
       CMD_NUMBER(&cfg.rank_timeout, 1) },
-    { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.dry_run) },
+    { 0, "dry-run", NULL, "print the plan and stop", CMD_FLAG(&cfg.o.dry_run) },
     { 0, "replay", "A..B", "repeat these steps and compare with CHECKPOINT",
-      CMD_CALL(&cfg, take_range) },
+      CMD_CALL(&cfg.o, take_range) },
     { 0, "from", "FILE", "--replay: checkpoint of step A (CHECKPOINT.stepA)",
-      CMD_FILE(&cfg.from) },
+      CMD_FILE(&cfg.o.from) },
     { 0, "dump", "FILE", "loss, logits and gradients of the first step",
-      CMD_FILE(&cfg.dump) },
+      CMD_FILE(&cfg.o.dump) },
     { 0, "diagnose", NULL, "print what this machine and build can do",
       CMD_FLAG(&cfg.diagnose) },
-    { CMD_COMPAT(&cfg.torchsharp, "compute as the TorchSharp programs do") },
-    { CMD_THREADS(&cfg.where.threads) },
+    { CMD_COMPAT(&cfg.o.torchsharp, "compute as the TorchSharp programs do") },
+    { CMD_THREADS(&cfg.o.where.threads) },
     CMD_COMMON(cfg.cmd),
 };
 
@@ -245,15 +247,15 @@ check_replay(const struct options *o)
         "dump",          "tensorboard",   "stop-after", "new-teacher", "force",
         "stop-if-worse", "allow-zero-lr",
     };
-    if (o->from && !o->replay.to)
+    if (o->o.from && !o->o.replay.to)
         misuse("--from: goes with --replay");
-    for (size_t i = 0; i < SETTINGS && o->replay.to; i++)
+    for (size_t i = 0; i < SETTINGS && o->o.replay.to; i++)
         if (cmd_given(&o->cmd, settings_table[i].option))
             misuse(
                 "--replay: takes the settings of the steps from CHECKPOINT: expected "
                 "no --%s",
                 settings_table[i].option);
-    for (size_t i = 0; i < sizeof others / sizeof *others && o->replay.to; i++)
+    for (size_t i = 0; i < sizeof others / sizeof *others && o->o.replay.to; i++)
         if (cmd_given(&o->cmd, others[i]))
             misuse("--replay: repeats steps and writes nothing: expected no --%s",
                    others[i]);
@@ -265,7 +267,7 @@ check_stop(const struct options *o)
 {
     static const char *const others[] = { "eval-first", "patience",  "keep-last",
                                           "keep-every", "keep-best", "stop-if-worse" };
-    for (size_t i = 0; i < sizeof others / sizeof *others && o->stop_after; i++)
+    for (size_t i = 0; i < sizeof others / sizeof *others && o->o.stop_after; i++)
         if (cmd_given(&o->cmd, others[i]))
             misuse("--stop-after: saves nothing, so it goes with nothing that keeps "
                    "or decides: expected no --%s",
@@ -283,12 +285,12 @@ check_combination(const struct options *o)
         misuse("-n, --until and --epochs: expected one of them");
     const char *const evaluates[] = { "eval-every", "eval-first", "keep-best",
                                       "patience" };
-    for (size_t i = 0; i < sizeof evaluates / sizeof *evaluates && !o->eval; i++)
+    for (size_t i = 0; i < sizeof evaluates / sizeof *evaluates && !o->o.eval; i++)
         if (cmd_given(&o->cmd, evaluates[i]))
             misuse("--%s: needs --eval", evaluates[i]);
     const char *const taught[] = { "distill", "distill-temp", "new-teacher",
                                    "teacher-data" };
-    for (size_t i = 0; i < sizeof taught / sizeof *taught && !o->teacher; i++)
+    for (size_t i = 0; i < sizeof taught / sizeof *taught && !o->o.teacher; i++)
         if (cmd_given(&o->cmd, taught[i]))
             misuse("--%s: needs --teacher", taught[i]);
 }
@@ -306,9 +308,9 @@ check_operands(const struct options *o, int n, char **operand)
     if (samples < n && n == 2)
         misuse("%s: holds samples, which -d takes: expected -d %s %s", a, a,
                text_quote(b, operand[1 - samples], strlen(operand[1 - samples])));
-    if (samples < n && o->data && !tok_is_file(o->data))
+    if (samples < n && o->o.data && !tok_is_file(o->o.data))
         misuse("%s: holds samples, and -d %s does not: expected -d %s %s", a,
-               text_quote(b, o->data, strlen(o->data)), a, b);
+               text_quote(b, o->o.data, strlen(o->o.data)), a, b);
     if (samples < n)
         misuse("%s: holds samples: expected a CHECKPOINT, and -d %s", a, a);
     if (n == 0)
@@ -321,13 +323,13 @@ check_operands(const struct options *o, int n, char **operand)
 
 /* FILE, or another rank's: m.json, m.rank1.json. */
 static const char *
-own_report(const char *file)
+own_report(const char *file, unsigned rank)
 {
     struct buf b = { 0 };
     const char *slash = strrchr(file, '/'), *dot = strrchr(file, '.');
     if (!dot || dot == file || (slash && dot < slash + 2))
         dot = file + strlen(file);
-    buf_printf(&b, "%.*s.rank%u%s", (int)(dot - file), file, ranks_number(), dot);
+    buf_printf(&b, "%.*s.rank%u%s", (int)(dot - file), file, rank, dot);
     if (b.failed)
         die(EXIT_MEMORY, "out of memory");
     return b.data;
@@ -335,47 +337,78 @@ own_report(const char *file)
 
 /* What rank 0 does for all. */
 static void
-leave_to_first(struct options *o)
+leave_to_first(struct options *o, unsigned rank)
 {
-    bool is_file = o->memory_report && !path_is_stream(o->memory_report);
-    o->memory_report = is_file ? own_report(o->memory_report) : NULL;
+    const char *report = o->o.memory_report;
+    bool is_file = report && !path_is_stream(report);
+    o->o.memory_report = is_file ? own_report(report, rank) : NULL;
     o->cmd.quiet = true;
     o->cmd.verbose = false;
-    o->log = o->tensorboard = o->dump = NULL;
+    o->o.log = o->o.tensorboard = o->o.dump = NULL;
 }
 
 /* --gpus: this program once a GPU; from here on each is a process. */
 static void
 start_ranks(struct options *o)
 {
-    ranks_want_gpus(&o->where.device, o->rendezvous);
-    ranks_start((unsigned)o->gpus, o->dry_run);
+    cmd_ranks_want_gpus(&o->o.where.device, o->rendezvous);
+    cmd_ranks_start((unsigned)o->gpus, o->o.dry_run);
     if (!cmd_given(&o->cmd, "threads"))
-        o->where.threads = ranks_threads(o->where.threads);
+        o->o.where.threads = ranks_threads(cmd_ranks(), o->o.where.threads);
+}
+
+static void
+note_given(struct options *o)
+{
+    for (size_t i = 0; i < SETTINGS; i++)
+        o->o.is_given[i] = cmd_given(&o->cmd, settings_table[i].option);
+    o->o.has_until = cmd_given(&o->cmd, "until");
+    o->o.dumps = o->o.dump != NULL;
+}
+
+/* This process among the ranks, and the device that it computes on. */
+static struct device
+join_ranks(struct options *o)
+{
+    struct err err = { 0 };
+    struct ranks *ranks = cmd_ranks();
+    struct device_options *where = &o->o.where;
+    struct device device = device_settle(where);
+    cmd_ranks_join(o->rank_timeout, o->rank_timeout, where->cuda, o->rendezvous);
+    if (!o->cmd.quiet)
+        cmd_ranks_report();
+    // Ranks have a GPU each: the one that was named, or as their number on the machine is.
+    if (where->cuda && ranks->size > 1 && !o->o.dry_run &&
+        rank_gpus_settle(ranks, where->device, &where->number, &err) < 0)
+        cmd_ranks_die(&err);
+    return device;
 }
 
 int
 main(int argc, char **argv)
 {
     cmd_begin(&cfg.cmd);
-    ranks_begin();
-    cfg.where.threads = ranks_threads(cmd_threads(NULL));
+    struct ranks *ranks = cmd_ranks();
+    cfg.o.where.threads = ranks_threads(ranks, cmd_threads(NULL));
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
     check_combination(&cfg);
     if (cfg.diagnose) {
-        device_diagnose(&cfg.where);
+        device_diagnose(&cfg.o.where);
         cmd_close_stdout();
         return EXIT_DONE;
     }
     check_operands(&cfg, argc - first, argv + first);
-    cfg.checkpoint = argv[first];
-    cfg.dumps = cfg.dump != NULL;
+    cfg.o.checkpoint = argv[first];
+    note_given(&cfg);
     if (cfg.gpus)
         start_ranks(&cfg);
-    if (ranks_number() > 0)
-        leave_to_first(&cfg);
-    int status = run(&cfg);
+    if (ranks->rank > 0)
+        leave_to_first(&cfg, ranks->rank);
+    cfg.o.host = cfg.o.where.host = cmd_host(&cfg.cmd);
+    struct device device = join_ranks(&cfg);
+    int status = run(&cfg.o, &device);
+    cmd_ranks_leave();
     cmd_close_stdout();
     return status;
 }

@@ -16,6 +16,7 @@ enum err_kind {
     ERR_FORMAT,    // the bytes of a file break a rule
     ERR_MEMORY,    // an allocation failed, or a plan is over its limit
     ERR_NONFINITE, // NaN or infinity where a number is needed
+    ERR_ELSEWHERE, // another process of the run has failed, and says why
 };
 
 struct err {

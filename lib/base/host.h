@@ -16,6 +16,7 @@ struct guard;
 
 struct host {
     const char *program, *version; // recorded in the files that are written
+    const char *commit;            // of the build; empty: unknown
     const char *tmpdir;            // for large temporary data
     struct guard *guard;           // of mappings and temporary files
     enum isa isa;

@@ -118,3 +118,10 @@ machine_free(void)
     int64_t bytes = machine_available("");
     return bytes < 0 ? UINT64_MAX : (uint64_t)bytes;
 }
+
+uint64_t
+machine_resident(bool peak)
+{
+    int64_t bytes = os_bytes("/proc/self/status", peak ? "VmHWM" : "VmRSS");
+    return bytes < 0 ? 0 : (uint64_t)bytes;
+}

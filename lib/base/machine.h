@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* machine: memory that the machine, or the container that we are in, has left. */
+/* machine: memory that the machine, or the container that we are in, has left, and that this process
+ * has. */
 #ifndef NIBBLE_BASE_MACHINE_H
 #define NIBBLE_BASE_MACHINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Bytes that programs can still have: MemAvailable, or what a memory limit of a control
@@ -12,5 +14,7 @@
 int64_t machine_available(const char *root);
 /* The same of this machine; UINT64_MAX: not known. */
 uint64_t machine_free(void);
+/* Resident bytes of this process, or their peak so far; 0: not known. */
+uint64_t machine_resident(bool peak);
 
 #endif

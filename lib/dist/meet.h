@@ -14,10 +14,10 @@
 #include <stdint.h>
 
 enum { MEET_WORDS, MEET_WATCH, MEET_SOCKETS };
-enum { MEET_JOB = 64 };
+enum { MEET_JOB = 64, MEET_HOST = 256 };
 
 struct meet {
-    const char *host; // of rank 0, a name or an address
+    char host[MEET_HOST]; // of rank 0, a name or an address
     unsigned port;
     int listening; // 's socket, if rank 0 has one already; -1
     unsigned rank, size;

@@ -3,40 +3,11 @@
  * come in the order that seed and epoch determine, wherever a run was cut. */
 #include "lib/train/course.h"
 
-#include "lib/file/guard.h"
-#include "tests/unit/check.h"
+#include "tests/unit/samples.h"
 
-static struct guard guard;
 static const struct config model = { .vocab = 50, .positions = 8 };
 
 enum { SAMPLES = 7 };
-
-/* Sample i has 2 + i % 3 ids, of which i is the first. */
-static void
-put_samples(const char *path, uint32_t n, uint32_t vocab)
-{
-    static const struct tok_settings settings = { .input = "ids", .invalid = "error" };
-    const struct tok_header h = { .template = slice_of("none"),
-                                  .version = slice_of("1"),
-                                  .has_vocab = vocab > 0,
-                                  .vocab = vocab };
-    struct outfile out;
-    struct tok_writer w;
-    struct err err = { 0 };
-    NEED(out_open(&out, path, OUT_FORCE, &guard, &err) == 0);
-    NEED(tok_begin(&w, &out, &h, &settings, &err) == 0);
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t ids[] = { i, i + 10, i + 20, i + 30 };
-        const uint8_t mask[] = { 1, 1, 1, 1 };
-        struct buf record = { 0 };
-        struct tok_counts counts = { 0 };
-        tok_encode(&record, &counts, ids, mask, 2 + i % 3, NULL, 0);
-        NEED(tok_write(&w, record.data, record.len, &counts) == 0);
-        buf_free(&record);
-    }
-    NEED(tok_end(&w, &(struct tok_end){ 0 }) == 0 && out_commit(&out) == 0);
-    tok_close_writer(&w);
-}
 
 /* ---- settings ------------------------------------------------------------------------------ */
 

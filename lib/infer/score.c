@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* score: the loss over the target tokens of a .tok, and how far the model is from another one:
- * from its logits in a file, or from the model itself. */
-#include "cmd/generate/generate.h"
+/* score: see score.h.  The other model is known by its logits in a file, or is there itself. */
+#include "lib/infer/score.h"
 
-#include "cmd/cli/ranks.h"
+#include "lib/base/json.h"
 #include "lib/base/maths.h"
 #include "lib/base/os.h"
 #include "lib/format/tok.h"
@@ -13,6 +12,7 @@
 #include "lib/infer/tensors.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +27,7 @@ struct sums {
 
 struct score {
     struct session *s;
+    struct ranks *ranks;
     struct sequence q; // whose cache is used
     struct tok_reader tok;
     uint32_t *length; // (n) ids
@@ -190,7 +191,8 @@ static int
 open_kl(struct score *x)
 {
     struct session *s = x->s;
-    struct store_options o = { .guard = &cmd_guard, .tmpdir = cmd_tmpdir() };
+    struct store_options o = { .guard = x->s->c->host->guard,
+                               .tmpdir = x->s->c->host->tmpdir };
     if (!s->c->kl)
         return 0;
     x->has_kl = true;
@@ -385,7 +387,7 @@ score_sample(struct score *x, const struct at *at)
 static struct sums *
 sums_of(struct score *x, size_t sample)
 {
-    unsigned ranks = ranks_count();
+    unsigned ranks = x->ranks->size;
     return &x->of_sample[x->at[sample % ranks] + sample / ranks];
 }
 
@@ -393,7 +395,7 @@ static int
 score_all(struct score *x)
 {
     struct session *s = x->s;
-    for (size_t k = ranks_number(); k < x->n; k += ranks_count()) {
+    for (size_t k = x->ranks->rank; k < x->n; k += x->ranks->size) {
         struct tok_sample t;
         struct at at = { &t, x->has_out ? x->out.t[k].tag : k, NULL };
         x->now = sums_of(x, at.sample);
@@ -422,7 +424,7 @@ no_memory(const struct score *x)
 static int
 alloc_sums(struct score *x)
 {
-    unsigned ranks = ranks_count();
+    unsigned ranks = x->ranks->size;
     x->of_sample = calloc(x->n + 1, sizeof *x->of_sample);
     x->at = calloc((size_t)ranks + 1, sizeof *x->at);
     if (!x->of_sample || !x->at)
@@ -470,13 +472,13 @@ compare_ranks(struct score *x)
 {
     struct session *s = x->s;
     int rc;
-    if (ranks_count() == 1)
+    if (x->ranks->size == 1)
         return 0;
     const struct infer_options *c = s->c;
     struct buf b = { 0 };
     char hex[2 * XXH3_BYTES + 1];
     hash_hex(hex, x->tok.end.xxh3, XXH3_BYTES);
-    buf_printf(&b, "version\t%s %s\n", cmd_version(), cmd_commit());
+    buf_printf(&b, "version\t%s %s\n", c->host->version, c->host->commit);
     buf_printf(&b, "the hash of --score\t%s\n", hex);
     buf_printf(&b, "--kl\t%d\n", x->has_kl);
     buf_printf(&b, "--kl-model\t%d\n", x->has_reference);
@@ -490,10 +492,10 @@ compare_ranks(struct score *x)
     buf_printf(&b, "--activations\t%s\n", device_activations[c->activations]);
     buf_printf(&b, "--input-scale\t%s\n",
                c->input_scale == INPUT_SCALE_STATIC ? "static" : "dynamic");
-    buf_printf(&b, "the instruction set\t%s\n", isa_name(cmd_isa()));
+    buf_printf(&b, "the instruction set\t%s\n", isa_name(c->host->isa));
     buf_printf(&b, "the route of products\t%s\n", s->k->route);
     if (rc == 0)
-        ranks_compare(&b);
+        rc = ranks_compare(x->ranks, &b, s->err);
     buf_free(&b);
     return rc;
 }
@@ -502,8 +504,8 @@ compare_ranks(struct score *x)
 static int
 gather(struct score *x, void *p, size_t *at, size_t size)
 {
-    struct comm *c = ranks_comm();
-    for (unsigned q = 0; q <= ranks_count(); q++)
+    struct comm *c = ranks_comm(x->ranks);
+    for (unsigned q = 0; q <= x->ranks->size; q++)
         at[q] *= size;
     return c && comm_gather(c, p, at) < 0
                ? err_set(x->s->err, c->err->kind, "%s", c->err->msg)
@@ -538,7 +540,7 @@ divergences_before(const struct score *x, const size_t *at, unsigned q)
 static int
 gather_all(struct score *x)
 {
-    unsigned ranks = ranks_count(), rank = ranks_number();
+    unsigned ranks = x->ranks->size, rank = x->ranks->rank;
     size_t *at = calloc((size_t)ranks + 1, sizeof *at);
     if (!at)
         return no_memory(x);
@@ -592,7 +594,7 @@ perplexity(double loss)
     return loss < 690 ? maths_exp(loss) : loss;
 }
 
-static void
+static int
 put_result(struct score *x)
 {
     bool json = x->s->c->json;
@@ -631,8 +633,10 @@ put_result(struct score *x)
             buf_printf(&b, "%.9g", column[i].v);
     }
     buf_str(&b, json ? "}\n" : "\n");
-    cmd_flush(&b);
+    const struct host *host = x->s->c->host;
+    int rc = host->print(host->ctx, &b, json, x->s->err);
     buf_free(&b);
+    return rc;
 }
 
 /* Memory for a chunk: of logits, or of what the device finds of them. */
@@ -701,10 +705,10 @@ prepare(struct score *x)
 static int
 score_own(struct score *x)
 {
-    ranks_begin_work();
+    ranks_begin_work(x->ranks);
     if (score_all(x) < 0 || gather_all(x) < 0)
         return -1;
-    ranks_end_work();
+    ranks_end_work(x->ranks);
     return 0;
 }
 
@@ -715,29 +719,31 @@ check_loss(const struct score *x)
     static const double worse = 1.5;
     double loss = x->all.loss / (double)x->all.targets,
            guessing = log((double)x->s->model.config.vocab);
-    if (x->all.targets && loss > worse * guessing && !x->s->c->host->quiet)
-        warn("%s: the loss is far above %.4g, that of equal probabilities for all "
-             "tokens: expected samples that this model's tokenizer has made",
-             x->s->c->score, guessing);
+    if (x->all.targets && loss > worse * guessing)
+        host_note(x->s->c->host,
+                  "%s: the loss is far above %.4g, that of equal probabilities for all "
+                  "tokens: expected samples that this model's tokenizer has made",
+                  x->s->c->score, guessing);
 }
 
 int
-score_file(struct session *s)
+score_file(struct session *s, struct ranks *ranks)
 {
-    struct score x = { .s = s };
+    struct score x = { .s = s, .ranks = ranks };
     double start = os_seconds();
     int rc = prepare(&x);
     if (rc == 0)
         rc = score_own(&x);
     if (rc == 0 && s->c->dump_importance)
         rc = importance_write(s, &x.tok, x.all.tokens);
-    if (rc == 0) {
-        put_result(&x);
+    if (rc == 0)
+        rc = put_result(&x);
+    if (rc == 0)
         check_loss(&x);
-    }
     if (rc == 0 && s->c->host->verbose)
-        warn("%llu tokens, %.1f tok/s", (unsigned long long)x.all.tokens,
-             (double)x.all.tokens / (os_seconds() - start));
+        host_warn(s->c->host, "%llu tokens, %.1f tok/s",
+                  (unsigned long long)x.all.tokens,
+                  (double)x.all.tokens / (os_seconds() - start));
     importance_end(s);
     if (x.has_reference)
         reference_close(&x.reference);

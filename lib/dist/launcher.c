@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* ranks_place: see ranks_place.h. */
-#include "cmd/cli/ranks_place.h"
+/* launcher: see launcher.h. */
+#include "lib/dist/launcher.h"
 
-#include "cmd/cli/cmd.h"
+#include "lib/base/buf.h"
 #include "lib/base/hash.h"
 #include "lib/base/num.h"
 #include "lib/base/text.h"
@@ -56,16 +56,18 @@ static const struct launcher launchers[] = {
 enum { RANKS_MAX = 1 << 16 };
 
 /* A number of the environment below limit; 0 if it is not there. */
-static unsigned
-number_of(const char *name, unsigned limit)
+static int
+number_of(const char *name, unsigned limit, unsigned *number, struct err *err)
 {
     const char *text = getenv(name);
     char q[TEXT_QUOTE];
     uint64_t v = 0;
     if (text && (!num_u64(&v, text) || v >= limit))
-        misuse("%s=\"%s\" in the environment: want a number below %u", name,
-               text_quote(q, text, strlen(text)), limit);
-    return (unsigned)v;
+        return err_set(err, ERR_USAGE,
+                       "%s=\"%s\" in the environment: want a number below %u", name,
+                       text_quote(q, text, strlen(text)), limit);
+    *number = (unsigned)v;
+    return 0;
 }
 
 /* How many a list has, as 4,5,6; 0 if it is not there. */
@@ -105,25 +107,38 @@ fits(const struct launcher *l)
            (strcmp(l->name, "srun") != 0 || !typed_in_task());
 }
 
-const struct launcher *
-launcher_find(unsigned *rank, unsigned *size, unsigned *local)
+static int
+read_numbers(const struct launcher *l, unsigned *rank, unsigned *size, unsigned *local,
+             struct err *err)
 {
+    if (number_of(l->size, RANKS_MAX, size, err) < 0)
+        return -1;
+    if (*size == 0)
+        *size = 1;
+    if (number_of(l->rank, *size, rank, err) < 0)
+        return -1;
+    if (l->locals)
+        *local = count_of(l->locals);
+    return l->local ? number_of(l->local, RANKS_MAX, local, err) : 0;
+}
+
+int
+launcher_find(const struct launcher **l, unsigned *rank, unsigned *size,
+              unsigned *local, struct err *err)
+{
+    size_t i = 0, n = sizeof launchers / sizeof *launchers;
+    *l = NULL;
     *rank = *local = 0;
     *size = 1;
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const struct launcher *l = &launchers[i];
-        if (!fits(l))
-            continue;
-        unsigned n = number_of(l->size, RANKS_MAX);
-        *rank = number_of(l->rank, n ? n : 1);
-        if (l->local)
-            *local = number_of(l->local, RANKS_MAX);
-        else if (l->locals)
-            *local = count_of(l->locals);
-        *size = n ? n : 1;
-        return n > 1 ? l : NULL;
-    }
-    return NULL;
+    while (i < n && !fits(&launchers[i]))
+        i++;
+    if (i == n)
+        return 0;
+    if (read_numbers(&launchers[i], rank, size, local, err) < 0)
+        return -1;
+    if (*size > 1)
+        *l = &launchers[i];
+    return 0;
 }
 
 unsigned
@@ -134,11 +149,14 @@ launcher_cpus(const struct launcher *l)
     return text && num_u64(&n, text) && n < RANKS_MAX ? (unsigned)n : 0;
 }
 
-unsigned
-launcher_local(const struct launcher *l, unsigned rank)
+int
+launcher_local(const struct launcher *l, unsigned rank, unsigned *local,
+               struct err *err)
 {
-    bool says = l && l->local_rank && getenv(l->local_rank);
-    return says ? number_of(l->local_rank, RANKS_MAX) : rank;
+    *local = rank;
+    if (!l || !l->local_rank || !getenv(l->local_rank))
+        return 0;
+    return number_of(l->local_rank, RANKS_MAX, local, err);
 }
 
 /* ---- where rank 0 is ------------------------------------------------------------------------ */
@@ -147,62 +165,79 @@ enum { PORTS = 1 << 16 };
 /* Ports are chosen by the run's name, below the ports that systems give away. */
 enum { FIRST_PORT = 12000, CHOSEN_PORTS = 16000 };
 
+/* The first n bytes of text as the host of m. */
 static bool
-split_place(char *given, char **host, uint64_t *port)
+set_host(struct meet *m, const char *text, size_t n)
 {
-    char *colon = strrchr(given, ':');
-    if (!colon || !num_u64(port, colon + 1) || *port == 0 || *port >= PORTS)
+    if (n == 0 || n >= sizeof m->host)
         return false;
-    *colon = '\0';
-    *host = given;
-    if (*given == '[' && colon[-1] == ']') { // of IPv6
-        colon[-1] = '\0';
-        *host = given + 1;
-    }
-    return **host != '\0';
+    memcpy(m->host, text, n);
+    m->host[n] = '\0';
+    return true;
 }
 
-void
-launcher_take_place(struct meet *m, const char *given)
+int
+launcher_take_place(struct meet *m, const char *given, struct err *err)
 {
-    char *host = NULL, q[TEXT_QUOTE];
+    const char *colon = strrchr(given, ':'), *host = given;
+    char q[TEXT_QUOTE];
     uint64_t port = 0;
-    if (!split_place(cmd_copy(given), &host, &port))
-        misuse("--rendezvous: %s: expected HOST:PORT of rank 0",
-               text_quote(q, given, strlen(given)));
-    m->host = host;
+    size_t n = colon ? (size_t)(colon - given) : 0;
+    if (n > 1 && *given == '[' && colon[-1] == ']') { // of IPv6
+        host++;
+        n -= 2;
+    }
+    if (!colon || !num_u64(&port, colon + 1) || port == 0 || port >= PORTS ||
+        !set_host(m, host, n))
+        return err_set(err, ERR_USAGE, "--rendezvous: %s: expected HOST:PORT of rank 0",
+                       text_quote(q, given, strlen(given)));
     m->port = (unsigned)port;
+    return 0;
+}
+
+/* A host that a launcher names. */
+static int
+take_host(struct meet *m, const char *host, size_t n, struct err *err)
+{
+    char q[TEXT_QUOTE];
+    if (set_host(m, host, n))
+        return 0;
+    return err_set(err, ERR_USAGE, "the host of rank 0, \"%s\": want 1 to %zu bytes",
+                   text_quote(q, host, n), sizeof m->host - 1);
 }
 
 /* Torchrun's agent listens at the port that it tells, if its workers are to use its store. */
-static void
-take_master(struct meet *m)
+static int
+take_master(struct meet *m, struct err *err)
 {
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    m->host = getenv("MASTER_ADDR");
-    m->port = number_of("MASTER_PORT", PORTS - 1);
+    const char *host = getenv("MASTER_ADDR");
+    if (number_of("MASTER_PORT", PORTS - 1, &m->port, err) < 0)
+        return -1;
     if (agent && strcmp(agent, "True") == 0)
         m->port++;
+    return take_host(m, host, strlen(host), err);
 }
 
 /* The first of Slurm's list of hosts: a,b or a[03-07,9],b or a. */
-static char *
-first_host(const char *list)
+static int
+take_first(struct meet *m, const char *list, struct err *err)
 {
-    char *host = cmd_copy(list);
-    size_t name = strcspn(host, "[,");
-    if (host[name] != '[') {
-        host[name] = '\0';
-        return host;
-    }
-    size_t number = strcspn(host + name + 1, "-,]");
-    size_t end = strcspn(host, "]");
-    const char *behind = host[end] ? host + end + 1 : "";
+    size_t name = strcspn(list, "[,");
+    if (list[name] != '[')
+        return take_host(m, list, name, err);
+    const char *first = list + name + 1;
+    size_t number = strcspn(first, "-,]"), end = strcspn(list, "]");
+    const char *behind = list[end] ? list + end + 1 : "";
     size_t more = strcspn(behind, ",");
-    memmove(host + name, host + name + 1, number);
-    memmove(host + name + number, behind, more);
-    host[name + number + more] = '\0';
-    return host;
+    struct buf whole = { 0 };
+    buf_add(&whole, list, name);
+    buf_add(&whole, first, number);
+    buf_add(&whole, behind, more);
+    int rc = whole.failed ? err_set(err, ERR_MEMORY, "out of memory")
+                          : take_host(m, whole.data, whole.len, err);
+    buf_free(&whole);
+    return rc;
 }
 
 static unsigned
@@ -215,8 +250,8 @@ port_of(const char *job)
 }
 
 /* A name that is too long is replaced by its hash, since names of two jobs may differ at the end. */
-static void
-name_job(struct meet *m, const struct launcher *l)
+static int
+name_job(struct meet *m, const struct launcher *l, struct err *err)
 {
     const char *a = l->job[0] ? getenv(l->job[0]) : NULL;
     const char *b = l->job[1] ? getenv(l->job[1]) : NULL;
@@ -224,7 +259,7 @@ name_job(struct meet *m, const struct launcher *l)
     struct buf name = { 0 };
     buf_printf(&name, "%s %s %s", l->name, a ? a : "", b ? b : "");
     if (name.failed)
-        die(EXIT_MEMORY, "out of memory");
+        return err_set(err, ERR_MEMORY, "out of memory");
     memset(m->job, 0, sizeof m->job);
     if (name.len < sizeof m->job) {
         memcpy(m->job, name.data, name.len);
@@ -233,35 +268,39 @@ name_job(struct meet *m, const struct launcher *l)
         hash_hex(m->job, digest, sizeof digest);
     }
     buf_free(&name);
+    return 0;
 }
 
-void
-launcher_name_own(struct meet *m)
+int
+launcher_name_own(struct meet *m, struct err *err)
 {
     uint8_t secret[(sizeof m->job - 1) / 2];
     if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
-        die(EXIT_TROUBLE, "random bytes for the name of the run:");
+        return err_set(err, ERR_IO, "random bytes for the name of the run:");
     hash_hex(m->job, secret, sizeof secret);
+    return 0;
 }
 
-void
+int
 launcher_place(struct meet *m, const struct launcher *l, const char *given,
-               bool one_host)
+               bool one_host, struct err *err)
 {
+    static const char here[] = "127.0.0.1";
     const char *hosts = getenv("SLURM_STEP_NODELIST");
     hosts = hosts ? hosts : getenv("SLURM_NODELIST");
-    name_job(m, l);
+    if (name_job(m, l, err) < 0)
+        return -1;
     m->port = port_of(m->job);
     if (given)
-        launcher_take_place(m, given);
-    else if (getenv("MASTER_ADDR") && getenv("MASTER_PORT"))
-        take_master(m);
-    else if (one_host)
-        m->host = "127.0.0.1";
-    else if (hosts && strcmp(l->name, "srun") == 0)
-        m->host = first_host(hosts);
-    else
-        misuse("%s does not say at which host rank 0 is: expected --rendezvous "
-               "HOST:PORT",
-               l->name);
+        return launcher_take_place(m, given, err);
+    if (getenv("MASTER_ADDR") && getenv("MASTER_PORT"))
+        return take_master(m, err);
+    if (one_host)
+        return take_host(m, here, strlen(here), err);
+    if (hosts && strcmp(l->name, "srun") == 0)
+        return take_first(m, hosts, err);
+    return err_set(err, ERR_USAGE,
+                   "%s does not say at which host rank 0 is: expected --rendezvous "
+                   "HOST:PORT",
+                   l->name);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* ranks_place: what the environment of a launcher says, private to ranks.c: which rank this process
- * is, and where rank 0 is found. */
-#ifndef NIBBLE_CMD_CLI_RANKS_PLACE_H
-#define NIBBLE_CMD_CLI_RANKS_PLACE_H
+/* launcher: what the environment of a launcher (mpirun, torchrun, srun) says: which rank this
+ * process is, and where rank 0 is found.  ranks.c alone calls it. */
+#ifndef NIBBLE_DIST_LAUNCHER_H
+#define NIBBLE_DIST_LAUNCHER_H
 
 #include "lib/dist/meet.h"
 
@@ -17,19 +17,22 @@ struct launcher {
     const char *job[2];     // what two runs at a time do not share
 };
 
-/* NULL: none; then rank and size are 0 and 1.  local: 0: unknown. */
-const struct launcher *launcher_find(unsigned *rank, unsigned *size, unsigned *local);
+/* *l is NULL if there is none; then rank and size are 0 and 1.  local: 0: unknown.  -1: the
+ * environment has no number where one belongs. */
+int launcher_find(const struct launcher **l, unsigned *rank, unsigned *size,
+                  unsigned *local, struct err *err);
 /* Processors of this machine that its ranks have been given; 0: unknown. */
 unsigned launcher_cpus(const struct launcher *l);
 /* The number of this rank on its machine; `rank` if the launcher does not say. */
-unsigned launcher_local(const struct launcher *l, unsigned rank);
+int launcher_local(const struct launcher *l, unsigned rank, unsigned *local,
+                   struct err *err);
 /* Host and port of m by HOST:PORT, which --rendezvous gives. */
-void launcher_take_place(struct meet *m, const char *given);
+int launcher_take_place(struct meet *m, const char *given, struct err *err);
 /* Give the run a random name.  Ranks that this process forks have it in their memory; no other
  * process can know it. */
-void launcher_name_own(struct meet *m);
+int launcher_name_own(struct meet *m, struct err *err);
 /* Host, port and job of m.  given: HOST:PORT, or NULL; one_host: all ranks are here. */
-void launcher_place(struct meet *m, const struct launcher *l, const char *given,
-                    bool one_host);
+int launcher_place(struct meet *m, const struct launcher *l, const char *given,
+                   bool one_host, struct err *err);
 
 #endif
