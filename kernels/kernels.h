@@ -331,7 +331,8 @@ struct exchanged {
 };
 
 /* Ranks, and how their hosts tell each other a few bytes: each fills its part of `all`, which are
- * `each` bytes for each rank, and gets the others'.  False: that failed, and the error is kept. */
+ * `each` bytes for each rank, and gets the others'.  False: that failed, and the error is kept.  ctx
+ * outlives the device. */
 struct company {
     unsigned rank, ranks;
     bool (*gather)(void *ctx, void *all, size_t each);

@@ -26,6 +26,7 @@ static struct run {
     struct inputs in;
     struct run_config config;
     struct trainer trainer;
+    struct rank_gpus gpus;
     struct keep keep;
     struct watch watch;
     struct replay replay;
@@ -231,7 +232,7 @@ open_trainer(struct run *r)
     must(agree_on_run(t, &r->keep));
     if (!replays)
         must(save_check_place(t));
-    must(rank_gpus_join(r->ranks, t->k, r->o->host, &r->err));
+    must(rank_gpus_join(&r->gpus, r->ranks, t->k, r->o->host, &r->err));
     must(trainer_open_model(t));
     if (replays)
         must(replay_check_route(&r->replay, t));

@@ -560,46 +560,45 @@ place_arrays(struct writer *w, uint64_t header_bytes)
 /* Pack the header with the offsets that follow from its own size.  The size of an
  * integer grows with its value, so repeat until nothing changes: sizes only grow. */
 static int
-pack_header(struct writer *w, msgpack_sbuffer *sb)
+pack_header(struct writer *w, struct buf *head)
 {
     uint64_t bytes;
     do {
-        bytes = sb->size;
+        bytes = head->len;
         w->files[0].bytes = place_arrays(w, bytes);
         msgpack_packer pk;
-        sb->size = 0;
-        msgpack_packer_init(&pk, sb, msgpack_sbuffer_write);
+        head->len = 0;
+        mp_pack_into(&pk, head);
         put_header(&pk, w);
-        if (!sb->data)
-            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
-    } while (sb->size != bytes);
-    if (sb->size > MAX_HEADER)
+        if (buf_ok(head, w->err) < 0)
+            return -1;
+    } while (head->len != bytes);
+    if (head->len > MAX_HEADER)
         return err_set(w->err, ERR_USAGE,
                        "%s: the header of arrays, configuration and provenance would "
                        "have %zu bytes: expected at most %d",
-                       w->name, sb->size, MAX_HEADER);
+                       w->name, head->len, MAX_HEADER);
     return 0;
 }
 
 static int
 put_head(struct writer *w, struct buf *out)
 {
-    msgpack_sbuffer sb;
+    struct buf head = { 0 };
     uint8_t p[PROLOGUE] = { 0 };
-    msgpack_sbuffer_init(&sb);
-    int rc = pack_header(w, &sb);
+    int rc = pack_header(w, &head);
     if (rc == 0) {
         memcpy(p, magic, sizeof magic);
         store_le32(p + 8, VERSION);
         store_le64(p + 16, w->files[0].bytes);
-        store_le64(p + 24, sb.size);
-        xxh3_128(p + 32, sb.data, sb.size);
+        store_le64(p + 24, head.len);
+        xxh3_128(p + 32, head.data, head.len);
         xxh3_128(p + 48, p, 48);
         buf_add(out, p, sizeof p);
-        buf_add(out, sb.data, sb.size);
+        buf_add(out, head.data, head.len);
         rc = buf_ok(out, w->err);
     }
-    msgpack_sbuffer_destroy(&sb);
+    buf_free(&head);
     return rc;
 }
 

@@ -284,6 +284,20 @@ mp_skip(struct mp *m, struct buf *json)
     return 0;
 }
 
+static int
+add_bytes(void *ctx, const char *bytes, size_t n)
+{
+    struct buf *b = ctx;
+    buf_add(b, bytes, n);
+    return b->failed ? -1 : 0;
+}
+
+void
+mp_pack_into(msgpack_packer *pk, struct buf *b)
+{
+    msgpack_packer_init(pk, b, add_bytes);
+}
+
 void
 mp_put_str(msgpack_packer *pk, struct slice s)
 {

@@ -59,6 +59,8 @@ void mp_report(struct mp *m, size_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 #define mp_fail(...) (mp_report(__VA_ARGS__), err_minus_one())
 
+/* Begin to pack into b, whose `failed` tells in the end whether all is there. */
+void mp_pack_into(msgpack_packer *pk, struct buf *b);
 void mp_put_str(msgpack_packer *pk, struct slice s);
 void mp_put_bin(msgpack_packer *pk, const void *bytes, size_t n);
 

@@ -247,20 +247,19 @@ int
 tok_begin(struct tok_writer *w, struct outfile *out, const struct tok_header *h,
           const struct tok_settings *s, struct err *err)
 {
-    msgpack_sbuffer sb;
+    struct buf head = { 0 };
     msgpack_packer pk;
     uint8_t p[TOK_PROLOGUE] = { 0 };
     *w = (struct tok_writer){ .out = out, .err = err, .hash = hash_begin(HASH_XXH3) };
-    msgpack_sbuffer_init(&sb);
-    msgpack_packer_init(&pk, &sb, msgpack_sbuffer_write);
+    mp_pack_into(&pk, &head);
     put_header(&pk, h, s);
     memcpy(p, magic, sizeof magic);
     store_le32(p + 8, VERSION);
-    store_le32(p + 12, (uint32_t)sb.size);
+    store_le32(p + 12, (uint32_t)head.len);
     buf_add(&w->held, p, sizeof p);
-    buf_add(&w->held, sb.data, sb.size);
-    bool ok = w->hash && sb.data;
-    msgpack_sbuffer_destroy(&sb);
+    buf_add(&w->held, head.data, head.len);
+    bool ok = w->hash && !head.failed;
+    buf_free(&head);
     return ok ? flush(w) : err_set(err, ERR_MEMORY, "%s: out of memory", out->name);
 }
 
@@ -284,19 +283,18 @@ tok_write(struct tok_writer *w, const void *records, size_t n,
 int
 tok_end(struct tok_writer *w, const struct tok_end *end)
 {
-    msgpack_sbuffer sb;
+    struct buf record = { 0 };
     msgpack_packer pk;
     uint8_t head[RECORD_HEAD] = { KIND_END }, digest[XXH3_BYTES];
     if (w->err->kind)
         return -1;
-    msgpack_sbuffer_init(&sb);
-    msgpack_packer_init(&pk, &sb, msgpack_sbuffer_write);
+    mp_pack_into(&pk, &record);
     put_end(&pk, end, &w->counts);
-    bool ok = sb.data != NULL && sb.size <= TOK_END_MAX;
-    store_le32(head + 1, (uint32_t)sb.size);
+    bool ok = !record.failed && record.len <= TOK_END_MAX;
+    store_le32(head + 1, (uint32_t)record.len);
     buf_add(&w->held, head, sizeof head);
-    buf_add(&w->held, sb.data, sb.size);
-    msgpack_sbuffer_destroy(&sb);
+    buf_add(&w->held, record.data, record.len);
+    buf_free(&record);
     if (!ok)
         return err_set(w->err, ERR_MEMORY, "%s: out of memory for the end record",
                        w->out->name);

@@ -57,7 +57,7 @@ check_names(struct writer *w)
     struct names names = { 0 };
     char q[TEXT_QUOTE];
     const char *why = NULL, *bad = NULL;
-    for (size_t i = 0; i < w->n && !why; i++) {
+    for (size_t i = 0; i < w->n && !why && !w->err->kind; i++) {
         bad = w->t[i].name;
         why = name_misfit(w, &names, i);
     }

@@ -90,16 +90,11 @@ rank_gpus_settle(struct ranks *r, const char *device, int *number, struct err *e
 
 /* ---- exchange ----------------------------------------------------------------------------- */
 
-struct gathering {
-    struct ranks *ranks;
-    struct kernels *k;
-};
-
 /* For struct company. */
 static bool
 gather(void *ctx, void *all, size_t each)
 {
-    struct gathering *g = ctx;
+    struct rank_gpus *g = ctx;
     return gather_all(g->ranks, all, each, g->k->err) == 0;
 }
 
@@ -118,10 +113,11 @@ check_way(struct err *err)
 
 /* Copies into each other's memory.  1: it is so; 0: they cannot. */
 static int
-join_copies(struct ranks *r, struct kernels *k, char *why, size_t n, struct err *err)
+join_copies(struct rank_gpus *g, char *why, size_t n, struct err *err)
 {
-    struct gathering g = { r, k };
-    const struct company all = { r->rank, r->size, gather, &g };
+    struct ranks *r = g->ranks;
+    struct kernels *k = g->k;
+    const struct company all = { r->rank, r->size, gather, g };
     if (ranks_wait(r, err) < 0)
         return -1;
     ranks_begin_work(r);
@@ -151,15 +147,16 @@ join_nccl(struct ranks *r, struct kernels *k, struct err *err)
 }
 
 int
-rank_gpus_join(struct ranks *r, struct kernels *k, const struct host *host,
-               struct err *err)
+rank_gpus_join(struct rank_gpus *g, struct ranks *r, struct kernels *k,
+               const struct host *host, struct err *err)
 {
     char why[512] = "";
+    *g = (struct rank_gpus){ r, k };
     if (!r->joined || !r->gpus)
         return 0;
     if (check_way(err) < 0)
         return -1;
-    int copies = join_copies(r, k, why, sizeof why, err);
+    int copies = join_copies(g, why, sizeof why, err);
     if (copies < 0)
         return -1;
     if (host->verbose && copies)

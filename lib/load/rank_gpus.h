@@ -9,8 +9,13 @@
 
 /* Settle the number of this rank's GPU, unless the device names one; refuse two ranks of one. */
 int rank_gpus_settle(struct ranks *r, const char *device, int *number, struct err *err);
+/* What GPUs that exchange memory need of their ranks; it outlives the device. */
+struct rank_gpus {
+    struct ranks *ranks;
+    struct kernels *k;
+};
 /* Let the ranks' GPUs exchange their memory; a verbose host hears how they do it. */
-int rank_gpus_join(struct ranks *r, struct kernels *k, const struct host *host,
-                   struct err *err);
+int rank_gpus_join(struct rank_gpus *g, struct ranks *r, struct kernels *k,
+                   const struct host *host, struct err *err);
 
 #endif

@@ -71,14 +71,21 @@ copies_open(const struct run_config *r, struct store *file, const char *path,
     return (int64_t)st.step;
 }
 
+/* -1: there is no checkpoint; *err has the reason. */
+static int64_t
+try_step_of(const struct run_config *r, const char *path, struct err *err)
+{
+    struct store file;
+    int64_t step = copies_open(r, &file, path, err);
+    store_close(&file);
+    return step;
+}
+
 static int64_t
 step_of(const struct run_config *r, const char *path)
 {
     struct err err = { 0 };
-    struct store file;
-    int64_t step = copies_open(r, &file, path, &err);
-    store_close(&file);
-    return step;
+    return try_step_of(r, path, &err);
 }
 
 /* ---- one copy ---------------------------------------------------------------------------- */
@@ -161,16 +168,28 @@ copy_as(const struct run_config *r, const char *from, const char *to)
     return rc;
 }
 
+/* A file that a copy would replace must be a checkpoint. */
+static int
+check_place(const struct run_config *r, const char *to)
+{
+    struct err err = { 0 };
+    if (access(to, F_OK) != 0 || try_step_of(r, to, &err) >= 0)
+        return 0;
+    if (err.kind == ERR_MEMORY)
+        return err_set(r->err, err.kind, "%s", err.msg);
+    return err_set(
+        r->err, ERR_USAGE,
+        "%s: exists and is not a checkpoint: expected no file of that name, or a "
+        "copy of an earlier save; remove it",
+        to);
+}
+
 /* By a link where that is possible. */
 static int
 make_at(const struct run_config *r, const char *from, const char *to)
 {
-    if (access(to, F_OK) == 0 && step_of(r, to) < 0)
-        return err_set(
-            r->err, ERR_USAGE,
-            "%s: exists and is not a checkpoint: expected no file of that name, or a "
-            "copy of an earlier save; remove it",
-            to);
+    if (check_place(r, to) < 0)
+        return -1;
     int linked = link_as(r, from, to);
     if (linked <= 0)
         return linked < 0 ? -1 : copy_as(r, from, to);

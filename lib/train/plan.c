@@ -159,11 +159,11 @@ count_on(struct run_config *r, struct kernels *k, struct err *err)
 {
     struct train t;
     int rc = train_open(&t, &r->model, k, &r->layout, err);
-    if (rc < 0)
-        err_set(r->err, err->kind, "%s", err->msg);
-    else
+    if (rc == 0)
         rc = teacher_load(r, &t);
-    if (rc == 0) {
+    if (rc < 0) {
+        err_set(r->err, err->kind, "%s", err->msg);
+    } else {
         r->plan.largest_rank = largest_rank(&t);
         r->plan.file_bytes = file_bytes(r, &t);
         rc = count_step(r, &t) < 0 ? refuse_step(r, err) : 0;

@@ -43,20 +43,14 @@ state_read(struct state *st, struct settings *s, const struct store *file)
 void
 state_put(struct buf *b, const struct state *st, const struct settings *s)
 {
-    msgpack_sbuffer text, all;
+    struct buf text = { 0 };
     msgpack_packer pk;
-    msgpack_sbuffer_init(&text);
-    msgpack_sbuffer_init(&all);
-    msgpack_packer_init(&pk, &text, msgpack_sbuffer_write);
+    mp_pack_into(&pk, &text);
     settings_put(&pk, s);
-    msgpack_packer_init(&pk, &all, msgpack_sbuffer_write);
-    if (text.data)
-        state_pack(&pk, st, (struct slice){ text.data, text.size });
-    if (all.data)
-        buf_add(b, all.data, all.size);
-    b->failed |= !text.data || !all.data;
-    msgpack_sbuffer_destroy(&text);
-    msgpack_sbuffer_destroy(&all);
+    mp_pack_into(&pk, b);
+    state_pack(&pk, st, (struct slice){ text.data, text.len });
+    b->failed |= text.failed;
+    buf_free(&text);
 }
 
 /* ---- spikes -------------------------------------------------------------------------------- */
