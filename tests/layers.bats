@@ -76,7 +76,7 @@ lib/text lib/file lib/base
 lib/format lib/file lib/base
 kernels lib/nvfp4 lib/base
 lib/model kernels lib/dist lib/nvfp4 lib/base
-lib/load kernels lib/model lib/format lib/text lib/nvfp4 lib/file lib/base
+lib/load kernels lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/convert lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/data lib/format lib/text lib/file lib/base
 lib/infer kernels lib/data lib/load lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base

@@ -64,7 +64,7 @@ cmd_ranks_die(const struct err *err)
 
 /* ---- begin and end -------------------------------------------------------------------------- */
 
-/* Of other ranks nothing goes to standard output. */
+/* Other ranks than 0 write nothing to standard output. */
 static void
 silence_stdout(void)
 {

@@ -8,7 +8,7 @@
 
 /* This process among the ranks, as its environment says; before options are read. */
 struct ranks *cmd_ranks(void);
-/* What --gpus goes with; the device becomes cuda. */
+/* Refuse options that do not go with --gpus; the device becomes cuda. */
 void cmd_ranks_want_gpus(const char **device, const char *rendezvous);
 /* --gpus: start n ranks here, each with a GPU; returns in each.  plan: one process, which plans for
  * all. */

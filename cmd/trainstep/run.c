@@ -39,7 +39,7 @@ static struct run {
     struct err err;
 } self;
 
-/* What a function of lib/train returned; its error ends the program. */
+/* Pass on what a function of lib/train returned; an error ends the program. */
 static int
 must(int rc)
 {
@@ -181,7 +181,7 @@ observe(struct run *r, const struct observer *o)
     r->observers[r->n_observers++] = o;
 }
 
-/* Those that only read come first: what a step was is written before it may end the run. */
+/* Observers that only read come first: they write a step before another observer may end the run. */
 static void
 open_observers(struct run *r)
 {
@@ -240,7 +240,7 @@ open_trainer(struct run *r)
         must(save_check(t));
 }
 
-/* What an earlier run owes, and --eval-first: a run that was cut and goes on has had that. */
+/* Do what an earlier run owes, and --eval-first, which a run that was cut has done. */
 static void
 pay(struct run *r)
 {

@@ -50,7 +50,7 @@ stop_catch(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* What makes the evaluation that a stop has cut short. */
+/* Say how to make the evaluation that a stop has cut short. */
 static void
 put_evaluation(struct buf *b, const struct trainer *t, const struct keep *k)
 {

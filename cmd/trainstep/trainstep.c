@@ -335,7 +335,7 @@ own_report(const char *file, unsigned rank)
     return b.data;
 }
 
-/* What rank 0 does for all. */
+/* Leave to rank 0 what it does for all. */
 static void
 leave_to_first(struct options *o, unsigned rank)
 {

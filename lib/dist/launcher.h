@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* launcher: what the environment of a launcher (mpirun, torchrun, srun) says: which rank this
- * process is, and where rank 0 is found.  ranks.c alone calls it. */
+/* launcher: reads the environment of a launcher (mpirun, torchrun, srun): the rank of this process,
+ * and the place of rank 0.  ranks.c alone calls it. */
 #ifndef NIBBLE_DIST_LAUNCHER_H
 #define NIBBLE_DIST_LAUNCHER_H
 

@@ -112,7 +112,7 @@ no_memory(struct err *err)
     return err_set(err, ERR_MEMORY, "out of memory for ranks");
 }
 
-/* What comm failed by. */
+/* The error of comm. */
 static int
 comm_failed(const struct ranks *r, struct err *err)
 {
@@ -355,7 +355,7 @@ ranks_join(struct ranks *r, double patience, double to_come, bool gpus,
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* What a rank says that fails before it has joined the others, and cannot join them by MPI. */
+/* The words of a rank that fails before it has joined the others, and cannot join them by MPI. */
 struct last_words {
     const struct comm_ending *ending;
     int status;

@@ -53,15 +53,15 @@ void ranks_plan(struct ranks *r, unsigned n);
  * what the launcher's variables say. */
 int ranks_join(struct ranks *r, double patience, double to_come, bool gpus,
                const char *rendezvous, struct err *err);
-/* What they exchange by; NULL: this process is alone. */
+/* The ranks exchange by it; NULL: this process is alone. */
 struct comm *ranks_comm(struct ranks *r);
-/* The number of this rank among those of its machine. */
+/* The number of this rank on its machine. */
 int ranks_local(const struct ranks *r, unsigned *local, struct err *err);
 
-/* Wait for all.  -1: *err; ERR_ELSEWHERE if another rank has failed.  Otherwise *signal, 0 being
- * none, becomes that which the lowest rank has been asked to stop by. */
+/* Wait for all.  -1: *err; ERR_ELSEWHERE if another rank has failed.  Otherwise *signal
+ * becomes the signal by which the lowest rank was asked to stop; 0: nobody was. */
 int ranks_meet(struct ranks *r, int *signal, struct err *err);
-/* The same without a signal. */
+/* Wait for all without a signal. */
 int ranks_wait(struct ranks *r, struct err *err);
 /* Refuse to go on if a rank has other facts than rank 0: lines of a name, a tab, a value. */
 int ranks_compare(struct ranks *r, const struct buf *facts, struct err *err);

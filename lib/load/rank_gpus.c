@@ -31,7 +31,7 @@ choose(const struct ranks *r, int *number, struct err *err)
     return 0;
 }
 
-/* What each rank has, as one array; -1: *err. */
+/* Fill in the parts of the other ranks in an array of all; -1: *err. */
 static int
 gather_all(struct ranks *r, void *all, size_t each, struct err *err)
 {

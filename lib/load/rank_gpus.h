@@ -9,7 +9,7 @@
 
 /* Settle the number of this rank's GPU, unless the device names one; refuse two ranks of one. */
 int rank_gpus_settle(struct ranks *r, const char *device, int *number, struct err *err);
-/* What GPUs that exchange memory need of their ranks; it outlives the device. */
+/* The link from a GPU that exchanges memory to its rank.  It outlives the device. */
 struct rank_gpus {
     struct ranks *ranks;
     struct kernels *k;

@@ -127,7 +127,7 @@ settle_passes(struct run_config *r)
     return 0;
 }
 
-/* The end that was asked for is that of a schedule which has none yet. */
+/* A schedule without an end ends with the run, if the user named the last step. */
 static void
 settle_total(struct run_config *r)
 {
@@ -236,7 +236,7 @@ settle_activations(struct run_config *r)
                            &r->layout.activations, r->err);
 }
 
-/* Products of FP8 are those of weights that are quantized. */
+/* Only quantized weights have products in FP8. */
 static int
 settle_fp8(struct run_config *r)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config: what options and a checkpoint come to: the files of a run are open and fit each other,
- * every setting has its value, and each combination that cannot be trained is refused.  No device is
- * opened for it.  Behind config_settle and plan_settle a struct run_config is only read. */
+/* config: resolves options and a checkpoint into one struct run_config.  It opens the files of a run,
+ * gives every setting its value, and refuses what cannot be trained; it opens no device.  Behind config_settle and plan_settle a struct run_config is only read. */
 #ifndef NIBBLE_TRAIN_CONFIG_H
 #define NIBBLE_TRAIN_CONFIG_H
 

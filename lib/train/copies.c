@@ -71,7 +71,7 @@ copies_open(const struct run_config *r, struct store *file, const char *path,
     return (int64_t)st.step;
 }
 
-/* -1: there is no checkpoint; *err has the reason. */
+/* The step of the checkpoint at path.  -1: the file is missing or cannot be read as one; *err. */
 static int64_t
 try_step_of(const struct run_config *r, const char *path, struct err *err)
 {
@@ -408,8 +408,8 @@ remove_copy(const struct run_config *r, const char *path)
     return false;
 }
 
-/* 1: there are more copies that --keep-last made than it keeps, up to that step; with `remove` the
- * older ones are removed. */
+/* Whether --keep-last has made more copies than it keeps, up to that step: 1 or 0.  With `remove` the
+ * function removes the older ones. */
 static int
 has_older(const struct run_config *r, const struct steps *list, uint64_t upto,
           bool remove)

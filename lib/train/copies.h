@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* copies: checkpoints of earlier steps beside the one of a run, as NAME.stepN (--keep-last,
  * --keep-every), each a reflink or a hard link: a save replaces the checkpoint by renaming, so a link
- * keeps the bytes.  NAME.keep-last lists those that --keep-last made and may remove. */
+ * keeps the bytes.  The file NAME.keep-last lists the copies that --keep-last made and may
+ * remove. */
 #ifndef NIBBLE_TRAIN_COPIES_H
 #define NIBBLE_TRAIN_COPIES_H
 
@@ -18,14 +19,15 @@ char *copies_name(const struct run_config *r, const char *suffix);
 /* Replace the file at path. */
 int copies_write_text(const struct run_config *r, const char *path, const struct buf *b,
                       struct err *err);
-/* Open the checkpoint at path; its step, or -1 if there is none.  The caller closes *file. */
+/* Open the checkpoint at path.  Returns its step, or -1 where the file is missing or is not a
+ * checkpoint.  The caller closes *file. */
 int64_t copies_open(const struct run_config *r, struct store *file, const char *path,
                     struct err *err);
 
 /* Copy the checkpoint `from`, which is at that step, to the name with the suffix. */
 int copies_make(const struct run_config *r, const char *from, const char *suffix,
                 uint64_t step);
-/* What is due behind a save of that step: a copy, and the older ones are removed. */
+/* Make the copy that is due behind a save of that step, and remove the older ones. */
 int copies_saved(const struct run_config *r, uint64_t step);
 /* Whether --keep-every asks for a save at this step. */
 bool copies_due(const struct run_config *r, uint64_t step);

@@ -36,7 +36,7 @@ measure(const struct trainer *t, struct logits *l)
         }
 }
 
-/* Those of a pass, whose first sample is the one behind *sample. */
+/* Add the logits of a pass, whose first sample is the one behind *sample. */
 static int
 add_pass(struct trainer *t, struct logits *l, const struct net_batch *b, size_t *sample)
 {

@@ -287,7 +287,7 @@ inputs_settle_end(struct run_config *r)
     return 0;
 }
 
-/* A pass of evaluation may be larger than those of steps. */
+/* An evaluation may have larger passes than steps have. */
 static void
 measure_eval(struct run_config *r)
 {

@@ -5,7 +5,7 @@
 
 #include "lib/train/config.h"
 
-/* Open the samples to train on; those of an unfinished epoch continue. */
+/* Open the samples to train on, at the place where the checkpoint stopped. */
 int inputs_open_data(struct run_config *r);
 /* Set r->end by --until, --epochs or -n. */
 int inputs_settle_end(struct run_config *r);

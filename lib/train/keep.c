@@ -186,7 +186,7 @@ copy_best(struct keep *k, const char *from, uint64_t step)
     return 0;
 }
 
-/* Names that this run will write must not be those of its inputs. */
+/* Refuse a run that would write its copies over its inputs. */
 static int
 check_names(const struct run_config *r)
 {

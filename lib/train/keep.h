@@ -3,8 +3,8 @@
  * which --keep-best and --patience decide.
  *
  * The evaluations are in a file of their own, NAME.eval.jsonl, since the bytes of a checkpoint do not
- * depend on them; lines of other samples do not count, and those of another training, or of steps
- * that the checkpoint does not have, are dropped. */
+ * depend on them; lines of other samples do not count.  A line of another training, or of a step
+ * that the checkpoint does not have, is dropped. */
 #ifndef NIBBLE_TRAIN_KEEP_H
 #define NIBBLE_TRAIN_KEEP_H
 
@@ -43,12 +43,12 @@ int keep_pay_copies(struct keep *k);
 bool keep_has_evaluated(const struct keep *k);
 /* Whether an earlier run was to evaluate the step of the checkpoint and did not. */
 bool keep_owes_evaluation(const struct keep *k);
-/* Whether --patience ends the run, and words about that. */
+/* Whether --patience ends the run; then words about that. */
 bool keep_is_out_of_patience(const struct keep *k);
 void keep_report_patience(struct buf *b, const struct keep *k);
-/* Which copy is the best one, if there is one. */
+/* Append words about NAME.best, if it is known. */
 void keep_report_best(struct buf *b, const struct keep *k);
-/* What all ranks must have read, as lines. */
+/* Append the facts that all ranks must have read, as lines. */
 void keep_facts(struct buf *b, const struct keep *k);
 
 #endif

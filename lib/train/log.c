@@ -98,7 +98,7 @@ flush(struct log *l, struct err *err)
     return 0;
 }
 
-/* What products saw of the weights in that step, where that changes during a training. */
+/* Put the quantizer of that step, where a training changes it. */
 static void
 put_quant(const struct run_config *r, struct buf *b, uint64_t step)
 {
@@ -107,7 +107,7 @@ put_quant(const struct run_config *r, struct buf *b, uint64_t step)
                    config_before_quant(r, step) ? "none" : r->quantizer);
 }
 
-/* What not every training has. */
+/* Put the fields that only some trainings have. */
 static void
 put_parts(struct buf *b, const struct trainer *t, const struct step_event *e)
 {

@@ -43,7 +43,7 @@ on_phase(void *ctx, const struct trainer *t, const char *phase)
     // On the CPU all three are this process's memory, read once: it may grow meanwhile.
     unsigned long long rss = mib(machine_resident(false));
     unsigned long long own = r->device.host ? rss : mib(trainer_memory(t, false));
-    // Of all processes on a GPU.
+    // A GPU counts all its processes.
     unsigned long long all = r->device.host ? rss : mib(device_used(&r->where));
     buf_str(b, m->n++ ? ",{" : "{");
     put_timestamp(b, "TimestampUtc");

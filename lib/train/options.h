@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* options: what a user asks of a training run, before the checkpoint is read. */
+/* options: the requests of a user to a training run, before the checkpoint is read. */
 #ifndef NIBBLE_TRAIN_OPTIONS_H
 #define NIBBLE_TRAIN_OPTIONS_H
 

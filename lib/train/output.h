@@ -19,7 +19,7 @@ struct output {
 
 /* Write all bytes, unless a stop is requested meanwhile. */
 void output_put(struct output *o, const void *bytes, size_t n);
-/* The same, but -1 with errno where that fails. */
+/* Write all bytes to fd, unless a stop is requested.  -1: errno has the failure. */
 int output_try(int fd, struct stop *stop, const void *bytes, size_t n);
 /* Say that an output failed, as *err has it, and request a stop. */
 void output_failed(const struct host *host, struct stop *stop, const struct err *err);

@@ -37,7 +37,8 @@ can_count(size_t tokens)
     return tokens < machine_free() / 2 / (3 * sizeof(int32_t));
 }
 
-/* What a step sends: each of a rank's passes parts of gradients, and the step what it owns. */
+/* Bytes that a step sends: each of a rank's passes sends parts of gradients, and the step what the
+ * rank owns. */
 static uint64_t
 sent_bytes(const struct run_config *r, const struct comm *before, size_t passes)
 {
@@ -363,7 +364,7 @@ search(const struct trial *t, plan_with *plan, uint64_t above, uint64_t *n)
     return 0;
 }
 
-/* What else would fit, each by itself. */
+/* Other options with which the run would fit, each by itself. */
 struct alternatives {
     bool recompute, clip_prev;
     uint64_t layers, length; // the most; 0: none

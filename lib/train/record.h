@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* record: what a checkpoint says of how it came to be, and where its training stands. */
+/* record: writes the provenance and the state of a checkpoint. */
 #ifndef NIBBLE_TRAIN_RECORD_H
 #define NIBBLE_TRAIN_RECORD_H
 
@@ -14,7 +14,7 @@ int record_note(struct trainer *t);
 int record_describe(struct trainer *t, struct buf *provenance, struct buf *state);
 /* The state at the end of the run, of as many bytes as there may be. */
 int record_largest(struct trainer *t, struct state *st);
-/* What a checkpoint with that state has beside its arrays; the texts are in the buffers. */
+/* Fill in the metadata of a checkpoint with that state; the buffers hold its texts. */
 int record_meta(const struct trainer *t, const struct state *st, struct wmeta *m,
                 struct buf *provenance, struct buf *state);
 

@@ -10,7 +10,7 @@
 
 struct trainer;
 
-/* What happened in a step. */
+/* A step that was taken. */
 struct step_event {
     const struct train_result *result;
     double rate, ms;
@@ -23,21 +23,21 @@ struct eval_event {
     double ms;
 };
 
-/* What an observer wishes, in the bits of what its functions return. */
+/* Wishes of an observer: its functions return their sum. */
 enum { WISH_SAVE = 1, WISH_END = 2 };
 
 /* Each function may be NULL.  It returns wishes, which must be the same for all ranks, or -1 with
  * *t->err, which ends the run.  Wishes are heard at steps (to save) and evaluations. */
 struct observer {
     void *ctx;
-    // The names are those of --memory-report, in trainer_phases.
+    // trainer_phases has the names.
     int (*phase)(void *ctx, const struct trainer *t, const char *name);
     // The gradients of the first step are there, and its loss is known.
     int (*gradients)(void *ctx, struct trainer *t, double loss);
     int (*step)(void *ctx, const struct trainer *t, const struct step_event *e);
     int (*eval)(void *ctx, const struct trainer *t, const struct eval_event *e);
     int (*saving)(void *ctx, const struct trainer *t);
-    // The current step is in the file.  now: by a save that was just made.
+    // The file has the current step.  `now` tells whether a save has just put it there.
     int (*saved)(void *ctx, const struct trainer *t, bool now);
     int (*undone)(void *ctx, const struct trainer *t);
     // No further step comes.
@@ -62,9 +62,9 @@ struct trainer {
     uint64_t evaluated;  // the last step that was evaluated
     uint64_t saved_step; // if saved
     uint64_t file_bytes; // of a checkpoint
-    char *fp8_amax;      // those of delayed scales as a checkpoint has them; NULL: none
-    struct buf bad;      // steps to skip when they are repeated, uint64_t each
-    uint64_t observed;   // the last step that observers have heard of
+    char *fp8_amax;    // magnitudes of delayed scales as a checkpoint has them, or NULL
+    struct buf bad;    // steps to skip when they are repeated, uint64_t each
+    uint64_t observed; // the last step that observers have heard of
     unsigned quant_said; // what was noted about --quant-from
     bool saved;          // the output holds a step of this run
     bool over_limit;     // that was warned of
@@ -98,7 +98,7 @@ void trainer_close(struct trainer *t);
 /* The last save, or the checkpoint that the run began with: its step and its file. */
 uint64_t trainer_saved_step(const struct trainer *t);
 const char *trainer_saved_name(const struct trainer *t);
-/* Bytes of the device with its driver; on the CPU those of the process. */
+/* Bytes that the device and its driver take; on the CPU, bytes of the process. */
 uint64_t trainer_memory(const struct trainer *t, bool peak);
 
 #endif

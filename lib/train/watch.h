@@ -24,7 +24,7 @@ struct watch {
 };
 
 void watch_begin(struct watch *w);
-/* What an earlier run knew of the step of the checkpoint. */
+/* Go on from what an earlier run knew of the step of the checkpoint. */
 void watch_restore(struct watch *w, double best, uint64_t worse_steps);
 
 #endif
