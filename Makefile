@@ -98,6 +98,10 @@ TEXT_SRCS = \
 	lib/text/tokenizer.c \
 	lib/text/unicode_data.c
 
+ARCH_SRCS = \
+	lib/model/arch/arch.c \
+	lib/model/arch/qwen3.c
+
 MODEL_SRCS = \
 	lib/model/arrays.c \
 	lib/model/backward.c \
@@ -408,14 +412,14 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,train infer data convert load model kernels dist format text nvfp4 file base,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,train infer data convert load model kernels dist format arch text nvfp4 file base,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
 FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
-OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
+OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(ARCH_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
 	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(INFER_SRCS) $(TRAIN_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
@@ -659,6 +663,7 @@ $(BUILD)/libbase.a: $(call objs,$(BASE_SRCS))
 $(BUILD)/libfile.a: $(call objs,$(FILE_SRCS))
 $(BUILD)/libdist.a: $(call objs,$(DIST_SRCS))
 $(BUILD)/libformat.a: $(call objs,$(FORMAT_SRCS))
+$(BUILD)/libarch.a: $(call objs,$(ARCH_SRCS))
 $(BUILD)/libtext.a: $(call objs,$(TEXT_SRCS))
 $(BUILD)/libnvfp4.a: $(call objs,$(NVFP4_SRCS))
 $(BUILD)/libmodel.a: $(call objs,$(MODEL_SRCS))

@@ -21,6 +21,7 @@
  */
 #include "kernels/ops.h"
 #include "lib/base/num.h"
+#include "lib/model/arch/list.h"
 #include "lib/model/net.h"
 
 #include <stdio.h>
@@ -519,6 +520,7 @@ pass(struct kernels *k, const char *name, const struct config *c, size_t documen
 }
 
 static const struct config tiny = {
+    .arch = &arch_qwen3,
     .hidden = 128,
     .layers = 4,
     .heads = 4,
@@ -532,6 +534,7 @@ static const struct config tiny = {
     .tied = true,
 };
 static const struct config model06 = {
+    .arch = &arch_qwen3,
     .hidden = 1024,
     .layers = 28,
     .heads = 16,

@@ -61,7 +61,7 @@ library()
 @test "all libraries of the Makefile are looked at" {
     for a in "${NIBBLE_BUILD:-$root/build}"/lib*.a; do
         [[ $a == *cmd.a ]] ||
-            [[ $a =~ /lib(base|file|dist|format|text|nvfp4|kernels|model|load|convert|data|infer|train)\.a$ ]]
+            [[ $a =~ /lib(base|file|dist|format|arch|text|nvfp4|kernels|model|load|convert|data|infer|train)\.a$ ]]
     done
 }
 
@@ -73,9 +73,10 @@ lib/file lib/base
 lib/nvfp4 lib/base
 lib/dist lib/base
 lib/text lib/file lib/base
-lib/format lib/file lib/base
+lib/model/arch lib/base
+lib/format lib/model/arch lib/file lib/base
 kernels lib/nvfp4 lib/base
-lib/model kernels lib/dist lib/nvfp4 lib/base
+lib/model lib/model/arch kernels lib/dist lib/nvfp4 lib/base
 lib/load kernels lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/convert lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/data lib/format lib/text lib/file lib/base

@@ -42,16 +42,17 @@ check_includes()
         may["lib/file"] = "lib/base"
         may["lib/nvfp4"] = "lib/base"
         may["lib/text"] = "lib/file lib/base"
-        may["lib/format"] = "lib/file lib/base"
+        may["lib/model/arch"] = "lib/base"
+        may["lib/format"] = "lib/model/arch lib/file lib/base"
         may["lib/dist"] = "lib/base"
         may["kernels"] = "lib/nvfp4 lib/base"
-        may["lib/model"] = "kernels lib/dist lib/nvfp4 lib/base"
+        may["lib/model"] = "lib/model/arch kernels lib/dist lib/nvfp4 lib/base"
         may["lib/load"] = "lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/convert"] = "lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/data"] = "lib/format lib/text lib/file lib/base"
         may["lib/infer"] = "lib/data lib/load lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/train"] = may["lib/infer"]
-        all = "lib/train lib/infer lib/data lib/convert lib/load lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
+        all = "lib/train lib/infer lib/data lib/convert lib/load lib/model lib/model/arch lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["cmd/cli"] = "kernels " all
         may["cmd/*"] = "cmd/cli " all
     }
@@ -61,6 +62,8 @@ check_includes()
             return "kernels"
         if (n < 3)
             return part[1]
+        if (n > 3 && part[3] == "arch")
+            return "lib/model/arch"
         return part[1] "/" part[2]
     }
     function wrong(why) {
@@ -106,7 +109,7 @@ check_includes()
 check_archives()
 {
     local a found=
-    for a in "$build"/lib{base,file,dist,format,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
+    for a in "$build"/lib{base,file,dist,format,arch,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
         [ -e "$a" ] || continue
         found=1
         nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '
@@ -174,7 +177,7 @@ circle()
 check_circles()
 {
     local a d c objects
-    for a in "$build"/lib{base,file,dist,format,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
+    for a in "$build"/lib{base,file,dist,format,arch,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
         [ ! -e "$a" ] || circle "${a##*/}" "$a"
     done
     for d in cmd/*/; do

@@ -4,6 +4,7 @@
 
 #include "lib/base/json.h"
 #include "lib/format/safetensors.h"
+#include "lib/model/arch/arch.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
@@ -418,19 +419,19 @@ summarize(struct summary *s, const struct writer *w)
     *s = (struct summary){ 0 };
     for (size_t i = 0; i < w->n; i++) {
         struct slice name = slice_of(w->t[i].name);
-        head |= slice_starts(name, "lm_head.weight") && w->t[i].dtype == DT_U8;
+        head |= slice_starts(name, ARCH_HEAD ARCH_WEIGHT) && w->t[i].dtype == DT_U8;
         s->w4a4 |=
             slice_ends(name, ".input_scale") || slice_ends(name, ".input_global_scale");
     }
     if (!head)
-        ignore_module(s, slice_of("lm_head"));
+        ignore_module(s, slice_of(ARCH_HEAD));
     if (is_modelopt(w)) // it lists every plain module that it looked at
-        ignore_module(s, slice_of("model.embed_tokens"));
+        ignore_module(s, slice_of(ARCH_EMBED));
     for (size_t i = 0; i < w->n; i++) {
         const struct wtensor *t = &w->t[i];
         struct slice name = slice_of(t->name);
         if (t->dtype != DT_U8 && is_linear(name, t->rank) &&
-            !slice_starts(name, "lm_head."))
+            !slice_starts(name, ARCH_HEAD "."))
             ignore_module(s, (struct slice){ name.p, name.n - strlen(".weight") });
     }
     buf_str(&s->ignored, s->ignored.len ? "]" : "[]");

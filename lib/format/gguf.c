@@ -640,7 +640,7 @@ gguf_read(struct store *s)
         rc = place_records(&c, &all, alignment);
     free(all.v);
     // Another architecture may have the same names for rows in another order.
-    s->qwen3_names = !m.architecture.p || slice_is(m.architecture, "qwen3");
+    s->known_names = !m.architecture.p || arch_of_gguf(m.architecture);
     return rc == 0 ? read_config(s, &m) : -1;
 }
 
@@ -743,7 +743,9 @@ put_head(struct buf *b, const struct writer *w)
     struct gguf_kv general = { 0 }, nibble = { 0 };
     struct buf object = { 0 };
     uint64_t begin = 0;
-    gguf_kv_string(&general, "general.architecture", slice_of("qwen3"));
+    const char *arch = w->meta.gguf->architecture;
+    gguf_kv_string(&general, "general.architecture",
+                   slice_of(arch ? arch : arch_all[0]->gguf));
     gguf_kv_u32(&general, "general.file_type", file_type(w));
     gguf_kv_u32(&general, "general.quantization_version", 2);
     put_precision(&general, w);

@@ -11,6 +11,7 @@
 #include "lib/base/buf.h"
 #include "lib/base/text.h"
 #include "lib/format/store.h"
+#include "lib/model/arch/arch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,6 +51,7 @@ bool gguf_is_norm(struct slice ours);
 struct gguf_kv {
     struct buf bytes; // buf_ok(&kv.bytes): all went in
     uint64_t n;
+    const char *architecture; // of the model
 };
 
 void gguf_put_u32(struct buf *b, uint32_t v);
@@ -67,12 +69,11 @@ void gguf_kv_free(struct gguf_kv *kv);
 
 /* ---- the configuration in the keys; for the reader ------------------------- */
 
-enum { GGUF_SIZES = 8 };
-
 /* The values of the keys that we use. */
 struct gguf_model {
     struct slice architecture, nibble;
-    uint64_t size[GGUF_SIZES]; // see gguf_model.c
+    const struct arch *arch; // that of its keys; NULL: it has none that we know
+    uint64_t size[ARCH_SIZES];
     unsigned sizes;            // a bit for each one found
     float eps, theta;          // 0: not found
     int64_t bos, eos;          // -1: not found
@@ -95,7 +96,7 @@ void gguf_put_shortest(struct buf *b, float f);
 void gguf_model_init(struct gguf_model *m);
 void gguf_model_set(struct gguf_model *m, struct slice key, const struct gguf_value *v);
 /* Append a config.json made of the keys and the tensors of s; nothing, and in *missing
- * the name of what is missing, if they are too few (NULL: it is no Qwen3 at all). */
+ * the name of what is missing, if they are too few (NULL: it is of no architecture that we know). */
 void gguf_model_config(const struct gguf_model *m, const struct store *s,
                        struct buf *out, const char **missing);
 /* Whether a config.json agrees with the keys; *differs is what does not. */

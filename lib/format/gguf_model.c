@@ -11,37 +11,16 @@
 
 /* ---- names ---------------------------------------------------------------------- */
 
-/* In the order of files.  Names of a layer follow its number. */
-static const struct {
-    const char *ours, *theirs;
-    bool layer, norm;
-} rows[] = {
-    { "model.embed_tokens", "token_embd", false, false },
-    { "self_attn.q_proj", "attn_q", true, false },
-    { "self_attn.k_proj", "attn_k", true, false },
-    { "self_attn.v_proj", "attn_v", true, false },
-    { "self_attn.o_proj", "attn_output", true, false },
-    { "self_attn.q_norm", "attn_q_norm", true, true },
-    { "self_attn.k_norm", "attn_k_norm", true, true },
-    { "mlp.gate_proj", "ffn_gate", true, false },
-    { "mlp.up_proj", "ffn_up", true, false },
-    { "mlp.down_proj", "ffn_down", true, false },
-    { "input_layernorm", "attn_norm", true, true },
-    { "post_attention_layernorm", "ffn_norm", true, true },
-    { "model.norm", "output_norm", false, true },
-    { "lm_head", "output", false, false },
-};
-
 /* The same on both sides. */
 static const char *const suffixes[] = { ".weight", ".scale", ".input_scale" };
 
 enum {
-    N_ROWS = sizeof rows / sizeof *rows,
     N_SUFFIXES = sizeof suffixes / sizeof *suffixes,
     MAX_LAYER = 1 << 24,
 };
 
 struct parsed {
+    const struct arch *arch;
     unsigned row, suffix;
     uint32_t layer;
 };
@@ -61,10 +40,26 @@ read_number(uint32_t *number, struct slice *s)
     return true;
 }
 
+/* Find the module among the rows of an architecture. */
+static bool
+find_row(struct parsed *x, const struct arch *arch, struct slice module, bool layer,
+         bool theirs)
+{
+    for (unsigned i = 0; i < arch->n_rows; i++) {
+        const struct arch_row *row = &arch->row[i];
+        if (row->layer != layer || !slice_is(module, theirs ? row->gguf : row->name))
+            continue;
+        x->arch = arch;
+        x->row = i;
+        return x->suffix == 0 || !row->norm;
+    }
+    return false;
+}
+
 static bool
 parse_name(struct parsed *x, struct slice name, bool theirs)
 {
-    const char *prefix = theirs ? "blk." : "model.layers.";
+    const char *prefix = theirs ? ARCH_GGUF_LAYER : ARCH_LAYER;
     bool layer = slice_starts(name, prefix);
     *x = (struct parsed){ 0 };
     if (layer) {
@@ -78,19 +73,24 @@ parse_name(struct parsed *x, struct slice name, bool theirs)
         return false;
     // ".input_scale" does not end in ".scale", so the first that fits is right.
     name.n -= strlen(suffixes[x->suffix]);
-    for (; x->row < N_ROWS; x->row++)
-        if (rows[x->row].layer == layer &&
-            slice_is(name, theirs ? rows[x->row].theirs : rows[x->row].ours))
-            return x->suffix == 0 || !rows[x->row].norm;
+    for (size_t i = 0; arch_all[i]; i++)
+        if (find_row(x, arch_all[i], name, layer, theirs))
+            return true;
     return false;
+}
+
+static const struct arch_row *
+row_of(const struct parsed *x)
+{
+    return &x->arch->row[x->row];
 }
 
 static void
 put_name(struct buf *out, const struct parsed *x, bool theirs)
 {
-    if (rows[x->row].layer)
-        buf_printf(out, "%s%u.", theirs ? "blk." : "model.layers.", x->layer);
-    buf_str(out, theirs ? rows[x->row].theirs : rows[x->row].ours);
+    if (row_of(x)->layer)
+        buf_printf(out, "%s%u.", theirs ? ARCH_GGUF_LAYER : ARCH_LAYER, x->layer);
+    buf_str(out, theirs ? row_of(x)->gguf : row_of(x)->name);
     buf_str(out, suffixes[x->suffix]);
 }
 
@@ -120,17 +120,18 @@ gguf_place(struct slice ours)
     struct parsed x;
     if (!parse_name(&x, ours, false))
         return UINT64_MAX;
-    uint64_t group = rows[x.row].layer ? x.layer + 1
+    enum { ROWS = 64 }; // more than there are
+    uint64_t group = row_of(&x)->layer ? x.layer + 1
                      : x.row == 0      ? 0
                                   : (uint64_t)MAX_LAYER * 10 + 2; // above any layer
-    return (group * N_ROWS + x.row) * N_SUFFIXES + x.suffix;
+    return (group * ROWS + x.row) * N_SUFFIXES + x.suffix;
 }
 
 bool
 gguf_is_norm(struct slice ours)
 {
     struct parsed x;
-    return parse_name(&x, ours, false) && rows[x.row].norm;
+    return parse_name(&x, ours, false) && row_of(&x)->norm;
 }
 
 /* ---- key-value pairs --------------------------------------------------------------- */
@@ -213,26 +214,6 @@ gguf_kv_free(struct gguf_kv *kv)
 
 /* ---- the configuration --------------------------------------------------------------- */
 
-enum { LAYERS, POSITIONS, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM };
-
-static const struct {
-    const char *key, *json;
-    bool required;
-} sizes[GGUF_SIZES] = {
-    [LAYERS] = { "qwen3.block_count", "num_hidden_layers", true },
-    [POSITIONS] = { "qwen3.context_length", "max_position_embeddings", true },
-    [HIDDEN] = { "qwen3.embedding_length", "hidden_size", true },
-    [FFN] = { "qwen3.feed_forward_length", "intermediate_size", true },
-    [HEADS] = { "qwen3.attention.head_count", "num_attention_heads", true },
-    [KV_HEADS] = { "qwen3.attention.head_count_kv", "num_key_value_heads", true },
-    [HEAD_DIM] = { "qwen3.attention.key_length", "head_dim", false },
-    // It has no name in config.json: it must be the same.
-    [VALUE_DIM] = { "qwen3.attention.value_length", "head_dim", false },
-};
-
-static const char eps_key[] = "qwen3.attention.layer_norm_rms_epsilon";
-static const char theta_key[] = "qwen3.rope.freq_base";
-
 void
 gguf_model_init(struct gguf_model *m)
 {
@@ -246,56 +227,87 @@ is_integer(const struct gguf_value *v)
            v->type != GGUF_STRING && v->type != GGUF_ARRAY && !v->negative;
 }
 
+/* Whether the key is that of an architecture, which the keys before it are of, too. */
+static bool
+is_of(struct gguf_model *m, struct slice key, const struct arch *arch, const char *want)
+{
+    if (!slice_is(key, want) || (m->arch && m->arch != arch))
+        return false;
+    m->arch = arch;
+    return true;
+}
+
+static void
+set_float(struct gguf_model *m, struct slice key, const struct arch *arch, double f)
+{
+    if (is_of(m, key, arch, arch->eps_key))
+        m->eps = (float)f;
+    else if (is_of(m, key, arch, arch->theta_key))
+        m->theta = (float)f;
+}
+
+static void
+set_size(struct gguf_model *m, struct slice key, const struct arch *arch, uint64_t n)
+{
+    for (unsigned i = 0; i < ARCH_SIZES; i++)
+        if (is_of(m, key, arch, arch->key[i].gguf)) {
+            m->size[i] = n;
+            m->sizes |= 1U << i;
+        }
+}
+
+/* A key of an architecture. */
+static void
+set_of(struct gguf_model *m, struct slice key, const struct arch *arch,
+       const struct gguf_value *v)
+{
+    if (v->type == GGUF_STRING && is_of(m, key, arch, arch->scaling_key))
+        m->rope_scaling = v->text;
+    else if (v->type == GGUF_F32 || v->type == GGUF_F64)
+        set_float(m, key, arch, v->f);
+    else if (is_integer(v))
+        set_size(m, key, arch, v->u);
+}
+
 void
 gguf_model_set(struct gguf_model *m, struct slice key, const struct gguf_value *v)
 {
-    if (v->type == GGUF_STRING) {
-        if (slice_is(key, "general.architecture"))
-            m->architecture = v->text;
-        else if (slice_is(key, "nibble.provenance"))
-            m->nibble = v->text;
-        else if (slice_is(key, "qwen3.rope.scaling.type"))
-            m->rope_scaling = v->text;
-    } else if (v->type == GGUF_F32 || v->type == GGUF_F64) {
-        if (slice_is(key, eps_key))
-            m->eps = (float)v->f;
-        else if (slice_is(key, theta_key))
-            m->theta = (float)v->f;
-    } else if (is_integer(v)) {
-        for (unsigned i = 0; i < GGUF_SIZES; i++)
-            if (slice_is(key, sizes[i].key)) {
-                m->size[i] = v->u;
-                m->sizes |= 1U << i;
-            }
-        if (slice_is(key, "tokenizer.ggml.bos_token_id") && v->u <= UINT32_MAX)
-            m->bos = (int64_t)v->u;
-        else if (slice_is(key, "tokenizer.ggml.eos_token_id") && v->u <= UINT32_MAX)
-            m->eos = (int64_t)v->u;
-    }
+    for (size_t i = 0; arch_all[i]; i++)
+        set_of(m, key, arch_all[i], v);
+    if (v->type == GGUF_STRING && slice_is(key, "general.architecture"))
+        m->architecture = v->text;
+    else if (v->type == GGUF_STRING && slice_is(key, "nibble.provenance"))
+        m->nibble = v->text;
+    else if (!is_integer(v) || v->u > UINT32_MAX)
+        return;
+    else if (slice_is(key, "tokenizer.ggml.bos_token_id"))
+        m->bos = (int64_t)v->u;
+    else if (slice_is(key, "tokenizer.ggml.eos_token_id"))
+        m->eos = (int64_t)v->u;
 }
 
 static const struct tensor *
 embedding(const struct store *s)
 {
-    const struct tensor *t = store_find(s, slice_of("token_embd.weight"));
+    const struct tensor *t = store_find(s, slice_of(ARCH_GGUF_EMBED));
     return t && t->rank == 2 ? t : NULL;
 }
 
 /* What is missing or impossible; NULL if nothing is. */
 static const char *
-lacking(const struct gguf_model *m, const struct store *s)
+lacking(const struct gguf_model *m, const struct arch *arch, const struct store *s)
 {
-    for (unsigned i = 0; i < GGUF_SIZES; i++)
-        if (sizes[i].required && !(m->sizes & 1U << i))
-            return sizes[i].key;
+    for (unsigned i = 0; i < ARCH_SIZES; i++)
+        if (arch->key[i].required && !(m->sizes & 1U << i))
+            return arch->key[i].gguf;
     if (!(m->eps > 0) || isinf(m->eps))
-        return eps_key;
+        return arch->eps_key;
     if (!(m->theta > 0) || isinf(m->theta))
-        return theta_key;
+        return arch->theta_key;
     if (!embedding(s))
-        return "token_embd.weight";
-    bool key = m->sizes & 1U << HEAD_DIM, value = m->sizes & 1U << VALUE_DIM;
-    if (key != value || m->size[HEAD_DIM] != m->size[VALUE_DIM])
+        return ARCH_GGUF_EMBED;
+    bool key = m->sizes & 1U << ARCH_HEAD_DIM, value = m->sizes & 1U << ARCH_VALUE_DIM;
+    if (key != value || m->size[ARCH_HEAD_DIM] != m->size[ARCH_VALUE_DIM])
         return "one length of keys and values";
     return NULL;
 }
@@ -319,7 +331,7 @@ static void
 put_size(struct buf *b, const struct gguf_model *m, unsigned i)
 {
     if (m->sizes & 1U << i)
-        buf_printf(b, "  \"%s\": %llu,\n", sizes[i].json,
+        buf_printf(b, "  \"%s\": %llu,\n", m->arch->key[i].config,
                    (unsigned long long)m->size[i]);
 }
 
@@ -334,28 +346,31 @@ gguf_model_config(const struct gguf_model *m, const struct store *s, struct buf 
                   const char **missing)
 {
     *missing = NULL;
-    if (!slice_is(m->architecture, "qwen3"))
+    const struct arch *arch = arch_of_gguf(m->architecture);
+    if (!arch)
         return;
-    *missing = lacking(m, s);
+    *missing = lacking(m, arch, s);
     if (*missing)
         return;
     const struct tensor *embed = embedding(s);
-    bool tied = !store_find(s, slice_of("output.weight"));
-    buf_str(out, "{\n  \"architectures\": [\n    \"Qwen3ForCausalLM\"\n  ],\n"
-                 "  \"attention_bias\": false,\n");
+    bool tied = !store_find(s, slice_of(ARCH_GGUF_HEAD));
+    buf_printf(out,
+               "{\n  \"architectures\": [\n    \"%s\"\n  ],\n"
+               "  \"attention_bias\": false,\n",
+               arch->class);
     if (m->bos >= 0)
         buf_printf(out, "  \"bos_token_id\": %lld,\n", (long long)m->bos);
     if (m->eos >= 0)
         buf_printf(out, "  \"eos_token_id\": %lld,\n", (long long)m->eos);
-    put_size(out, m, HEAD_DIM);
+    put_size(out, m, ARCH_HEAD_DIM);
     buf_str(out, "  \"hidden_act\": \"silu\",\n");
-    put_size(out, m, HIDDEN);
-    put_size(out, m, FFN);
-    put_size(out, m, POSITIONS);
-    buf_str(out, "  \"model_type\": \"qwen3\",\n");
-    put_size(out, m, HEADS);
-    put_size(out, m, LAYERS);
-    put_size(out, m, KV_HEADS);
+    put_size(out, m, ARCH_HIDDEN);
+    put_size(out, m, ARCH_FFN);
+    put_size(out, m, ARCH_POSITIONS);
+    buf_printf(out, "  \"model_type\": \"%s\",\n", arch->model_type);
+    put_size(out, m, ARCH_HEADS);
+    put_size(out, m, ARCH_LAYERS);
+    put_size(out, m, ARCH_KV_HEADS);
     buf_str(out, "  \"rms_norm_eps\": ");
     gguf_put_shortest(out, m->eps);
     buf_str(out, ",\n  \"rope_scaling\": ");
@@ -385,9 +400,9 @@ number_agrees(struct json *j, struct slice name, const struct gguf_model *m,
     const char *key = NULL;
     double want = 0, v = 0;
     bool is_float = false;
-    for (unsigned i = 0; i < GGUF_SIZES && !key; i++)
-        if (slice_is(name, sizes[i].json) && m->sizes & 1U << i) {
-            key = sizes[i].json;
+    for (unsigned i = 0; m->arch && i < ARCH_SIZES && !key; i++)
+        if (slice_is(name, m->arch->key[i].config) && m->sizes & 1U << i) {
+            key = m->arch->key[i].config;
             want = (double)m->size[i];
         }
     if (slice_is(name, "vocab_size") && embed) {

@@ -104,7 +104,7 @@ struct store {
     const uint8_t *header;  // of a checkpoint: (header_bytes)
     uint64_t header_bytes;  // of a checkpoint or a GGUF
     uint64_t infos;         // of a GGUF: where the list of its tensors begins
-    bool qwen3_names;       // of a GGUF: they have names of ours, too
+    bool known_names;       // of a GGUF: they have names of ours, too
 };
 
 /* Open a file, a model directory or "-" (a .dat on standard input).  store_close is

@@ -235,7 +235,7 @@ use_our_name(struct views *w, struct store *s, struct view *v)
 {
     struct buf b = { 0 };
     int rc = 0;
-    if (s->qwen3_names &&
+    if (s->known_names &&
         gguf_name_to_ours(&b, (struct slice){ v->name, v->name_len }) &&
         (b.failed || !store_find(s, (struct slice){ b.data, b.len }))) {
         v->name = b.failed ? NULL : arena_copy(&w->arena, b.data, b.len);

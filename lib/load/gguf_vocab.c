@@ -240,16 +240,17 @@ read_tokenizer(struct vocab *v)
 static void
 put_config(struct gguf_kv *kv, const struct config *c)
 {
-    gguf_kv_u32(kv, "qwen3.block_count", c->layers);
-    gguf_kv_u32(kv, "qwen3.context_length", c->positions);
-    gguf_kv_u32(kv, "qwen3.embedding_length", c->hidden);
-    gguf_kv_u32(kv, "qwen3.feed_forward_length", c->ffn);
-    gguf_kv_u32(kv, "qwen3.attention.head_count", c->heads);
-    gguf_kv_u32(kv, "qwen3.attention.head_count_kv", c->kv_heads);
-    gguf_kv_u32(kv, "qwen3.attention.key_length", c->head_dim);
-    gguf_kv_u32(kv, "qwen3.attention.value_length", c->head_dim);
-    gguf_kv_f32(kv, "qwen3.attention.layer_norm_rms_epsilon", (float)c->rms_eps);
-    gguf_kv_f32(kv, "qwen3.rope.freq_base", (float)c->rope_theta);
+    const uint32_t size[ARCH_SIZES] = {
+        [ARCH_LAYERS] = c->layers,     [ARCH_POSITIONS] = c->positions,
+        [ARCH_HIDDEN] = c->hidden,     [ARCH_FFN] = c->ffn,
+        [ARCH_HEADS] = c->heads,       [ARCH_KV_HEADS] = c->kv_heads,
+        [ARCH_HEAD_DIM] = c->head_dim, [ARCH_VALUE_DIM] = c->head_dim,
+    };
+    kv->architecture = c->arch->gguf;
+    for (unsigned i = 0; i < ARCH_SIZES; i++)
+        gguf_kv_u32(kv, c->arch->key[i].gguf, size[i]);
+    gguf_kv_f32(kv, c->arch->eps_key, (float)c->rms_eps);
+    gguf_kv_f32(kv, c->arch->theta_key, (float)c->rope_theta);
 }
 
 static void
@@ -257,7 +258,7 @@ put_vocab(struct gguf_kv *kv, const struct vocab *v)
 {
     uint32_t n = v->c->vocab;
     gguf_kv_string(kv, "tokenizer.ggml.model", slice_of("gpt2"));
-    gguf_kv_string(kv, "tokenizer.ggml.pre", slice_of("qwen2"));
+    gguf_kv_string(kv, "tokenizer.ggml.pre", slice_of(v->c->arch->gguf_pre));
     gguf_kv_array(kv, "tokenizer.ggml.tokens", GGUF_STRING, n);
     for (uint32_t i = 0; i < n; i++) {
         struct buf pad = { 0 };

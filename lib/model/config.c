@@ -5,6 +5,7 @@
 #include "lib/base/json.h"
 #include "lib/base/names.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct parse {
@@ -14,6 +15,7 @@ struct parse {
     bool theta_top, theta_rope; // where rope_theta was found
     double theta[2];
     bool dtype_seen;
+    bool knows_arch; // "model_type" is that of c->arch
 };
 
 static int
@@ -149,15 +151,16 @@ want_rope(struct parse *p)
     return more;
 }
 
+/* An array whose items are all that text, or null. */
 static int
-want_layer_types(struct parse *p)
+want_list(struct parse *p, const char *json, const char *key)
 {
     int more;
     if (json_peek(&p->j) == 'n')
         return json_null(&p->j);
     json_array(&p->j);
     while ((more = json_item(&p->j)) > 0)
-        if (want_text(p, "\"full_attention\"", "layer_types") < 0)
+        if (want_text(p, json, key) < 0)
             return -1;
     return more;
 }
@@ -165,15 +168,39 @@ want_layer_types(struct parse *p)
 static int
 want_architectures(struct parse *p)
 {
+    const char *class = p->c->arch->class;
+    char json[64];
+    snprintf(json, sizeof json, "\"%s\"", class);
     json_array(&p->j);
     if (json_item(&p->j) == 0)
-        return json_fail(&p->j, p->j.pos, "architectures: expected Qwen3ForCausalLM");
-    if (want_text(p, "\"Qwen3ForCausalLM\"", "architectures") < 0)
+        return json_fail(&p->j, p->j.pos, "architectures: expected %s", class);
+    if (want_text(p, json, "architectures") < 0)
         return -1;
     if (json_item(&p->j) == 1)
-        return json_fail(&p->j, p->j.pos,
-                         "architectures: expected Qwen3ForCausalLM and no other");
+        return json_fail(&p->j, p->j.pos, "architectures: expected %s and no other",
+                         class);
     return p->j.err->kind ? -1 : 0;
+}
+
+/* The names of all architectures, as JSON. */
+static const char *
+all_types(char text[256])
+{
+    size_t n = 0;
+    for (size_t i = 0; arch_all[i] && n < 256; i++)
+        n += (size_t)snprintf(text + n, 256 - n, "%s\"%s\"", i ? " or " : "",
+                              arch_all[i]->model_type);
+    return text;
+}
+
+/* The architecture was looked up before. */
+static int
+want_model_type(struct parse *p)
+{
+    char json[64], all[256];
+    snprintf(json, sizeof json, "\"%s\"", p->c->arch->model_type);
+    return p->knows_arch ? want_text(p, json, "model_type")
+                         : want_text(p, all_types(all), "model_type");
 }
 
 /* Sizes: key, where it goes, smallest and largest. */
@@ -200,25 +227,45 @@ enum { N_SIZES = sizeof sizes / sizeof *sizes };
 static int
 take_setting(struct parse *p, struct slice key)
 {
+    const struct arch *arch = p->c->arch;
     if (slice_is(key, "model_type"))
-        return want_text(p, "\"qwen3\"", "model_type");
+        return want_model_type(p);
     if (slice_is(key, "architectures"))
         return want_architectures(p);
     if (slice_is(key, "rope_parameters"))
         return want_rope(p);
-    if (slice_is(key, "rope_scaling"))
-        return want_text(p, "null", "rope_scaling");
-    if (slice_is(key, "sliding_window"))
-        return want_text(p, "null", "sliding_window");
-    if (slice_is(key, "use_sliding_window"))
-        return want_text(p, "false", "use_sliding_window");
-    if (slice_is(key, "hidden_act"))
-        return want_text(p, "\"silu\"", "hidden_act");
-    if (slice_is(key, "attention_bias"))
-        return want_text(p, "false", "attention_bias");
-    if (slice_is(key, "attention_dropout"))
-        return want_zero(p, "attention_dropout");
-    return slice_is(key, "layer_types") ? want_layer_types(p) : 1;
+    size_t i = 0;
+    while (i < arch->n_settings && !slice_is(key, arch->setting[i].key))
+        i++;
+    if (i == arch->n_settings)
+        return 1;
+    const struct arch_setting *want = &arch->setting[i];
+    if (want->list)
+        return want_list(p, want->json, want->key);
+    return want->json ? want_text(p, want->json, want->key) : want_zero(p, want->key);
+}
+
+/* Find the architecture of the text before its other keys are read; the first one of all where the
+ * text does not say a supported one, which is refused later. */
+static void
+find_arch(struct parse *p, struct slice text)
+{
+    struct arena arena = { 0 };
+    struct err err = { 0 };
+    struct json j;
+    struct slice key, type = { 0 };
+    json_open(&j, "config", 0, text, &arena, &err);
+    json_object(&j);
+    while (json_key(&j, &key) > 0)
+        if (slice_is(key, "model_type") && json_peek(&j) == '"')
+            json_string(&j, &type);
+        else
+            json_skip(&j, NULL);
+    p->c->arch = arch_of_type(type);
+    p->knows_arch = p->c->arch != NULL;
+    if (!p->knows_arch)
+        p->c->arch = arch_all[0];
+    arena_free(&arena);
 }
 
 /* Keys beyond the sizes; 0 when taken, 1 when unknown (then it was skipped). */
@@ -262,6 +309,7 @@ config_is_supported(struct slice text)
     struct parse p = { .c = &c };
     struct slice key;
     bool model_type = false;
+    find_arch(&p, text);
     json_open(&p.j, "config", 0, text, &arena, &err);
     json_object(&p.j);
     while (json_key(&p.j, &key) > 0) {
@@ -278,13 +326,14 @@ check(struct parse *p, unsigned seen, bool model_type, bool eps)
 {
     struct config *c = p->c;
     struct err *err = p->j.err;
+    char all[256];
     for (unsigned i = 0; i < N_SIZES; i++)
         if (sizes[i].required && !(seen & 1U << i))
             return err_set(err, ERR_FORMAT, "%s: \"%s\" is missing", p->file,
                            sizes[i].key);
     if (!model_type)
-        return err_set(err, ERR_FORMAT,
-                       "%s: \"model_type\" is missing: expected \"qwen3\"", p->file);
+        return err_set(err, ERR_FORMAT, "%s: \"model_type\" is missing: expected %s",
+                       p->file, all_types(all));
     if (!eps)
         return err_set(err, ERR_FORMAT, "%s: \"rms_norm_eps\" is missing", p->file);
     if (!p->theta_top && !p->theta_rope)
@@ -325,6 +374,7 @@ config_parse(struct config *c, const char *file, struct slice text, struct err *
     bool model_type = false, eps = false;
     int more;
     *c = (struct config){ .init_range = 0.02, .bos = -1, .dtype = DT_BF16 };
+    find_arch(&p, text);
     json_open(&p.j, file, 0, text, &arena, err);
     json_object(&p.j);
     for (size_t at = p.j.pos; (more = json_key(&p.j, &key)) > 0; at = p.j.pos) {

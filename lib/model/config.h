@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* config: config.json of the dense Qwen3 family.
+/* config: config.json of the architectures in lib/model/arch.
  *
  * Refuses every other architecture, and every setting that our mathematics does not
  * do.  There are no built-in defaults for what changes numbers.
@@ -10,6 +10,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/base/text.h"
+#include "lib/model/arch/arch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@
 enum { MAX_EOS = 8 };
 
 struct config {
+    const struct arch *arch;
     uint32_t hidden;    // C
     uint32_t layers;    // L
     uint32_t heads;     // H

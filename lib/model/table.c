@@ -7,31 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tensors of a layer, in the order of the Hugging Face module.  A dimension is a
- * letter: C hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, F ffn,
- * V vocabulary, 0 none. */
-static const struct {
-    const char *name;
-    enum role role;
-    char dims[2];
-    bool quantized;
-} layer_rows[] = {
-    { "self_attn.q_proj.weight", ROLE_Q, { 'Q', 'C' }, true },
-    { "self_attn.k_proj.weight", ROLE_K, { 'K', 'C' }, true },
-    { "self_attn.v_proj.weight", ROLE_V, { 'K', 'C' }, true },
-    { "self_attn.o_proj.weight", ROLE_O, { 'C', 'Q' }, true },
-    { "self_attn.q_norm.weight", ROLE_Q_NORM, { 'D', 0 }, false },
-    { "self_attn.k_norm.weight", ROLE_K_NORM, { 'D', 0 }, false },
-    { "mlp.gate_proj.weight", ROLE_GATE, { 'F', 'C' }, true },
-    { "mlp.up_proj.weight", ROLE_UP, { 'F', 'C' }, true },
-    { "mlp.down_proj.weight", ROLE_DOWN, { 'C', 'F' }, true },
-    { "input_layernorm.weight", ROLE_INPUT_NORM, { 'C', 0 }, false },
-    { "post_attention_layernorm.weight", ROLE_POST_NORM, { 'C', 0 }, false },
-};
-
-enum { LAYER_ROWS = sizeof layer_rows / sizeof *layer_rows };
-_Static_assert(LAYER_ROWS == ROLE_FINAL_NORM - ROLE_Q, "a role for each row");
-
 /* With 32 bytes a weight and more that is still a number of bytes. */
 static const uint64_t MOST_PARAMETERS = (uint64_t)1 << 56;
 
@@ -55,21 +30,20 @@ dim(const struct config *c, char letter)
 }
 
 static int
-add(struct table *t, const struct config *c, const char *name, enum role role,
-    int layer, const char dims[2], bool quantized)
+add(struct table *t, const struct config *c, const struct arch_row *of, int layer)
 {
     struct row *r = &t->row[t->n++];
     char full[96];
     if (layer < 0)
-        snprintf(full, sizeof full, "%s", name);
+        snprintf(full, sizeof full, "%s" ARCH_WEIGHT, of->name);
     else
-        snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
+        snprintf(full, sizeof full, ARCH_LAYER "%d.%s" ARCH_WEIGHT, layer, of->name);
     *r = (struct row){
-        .role = role, .layer = layer, .quantized = quantized, .numel = 1
+        .role = of->role, .layer = layer, .quantized = of->quantized, .numel = 1
     };
     r->name = arena_copy(&t->arena, full, strlen(full));
-    for (; r->rank < 2 && dims[r->rank]; r->rank++) {
-        r->shape[r->rank] = dim(c, dims[r->rank]);
+    for (; r->rank < 2 && of->dims[r->rank]; r->rank++) {
+        r->shape[r->rank] = dim(c, of->dims[r->rank]);
         r->numel *= r->shape[r->rank];
     }
     if (t->parameters <= MOST_PARAMETERS) // a sum above it stays above it
@@ -77,23 +51,41 @@ add(struct table *t, const struct config *c, const char *name, enum role role,
     return r->name ? 0 : -1;
 }
 
+/* Find the rows of a layer, which stand together: the first one. */
+static size_t
+find_layer(struct table *t, const struct arch *arch)
+{
+    size_t first = 0;
+    for (size_t i = 0; i < ROLES; i++)
+        t->at[i] = -1;
+    while (!arch->row[first].layer)
+        first++;
+    while (arch->row[first + t->layer_rows].layer) {
+        t->at[arch->row[first + t->layer_rows].role] = (int)t->layer_rows;
+        t->layer_rows++;
+    }
+    return first;
+}
+
 int
 table_open(struct table *t, const struct config *c, bool with_head, struct err *err)
 {
     int bad = 0;
     *t = (struct table){ 0 };
-    t->row = calloc((size_t)c->layers * LAYER_ROWS + 3, sizeof *t->row);
+    const struct arch_row *row = c->arch->row;
+    size_t first = find_layer(t, c->arch), behind = first + t->layer_rows;
+    t->row =
+        calloc((size_t)c->layers * t->layer_rows + c->arch->n_rows, sizeof *t->row);
     if (!t->row)
         return err_set(err, ERR_MEMORY, "out of memory for the tensor table");
-    bad |= add(t, c, TABLE_EMBED, ROLE_EMBED, -1, "VC", false);
+    bad |= add(t, c, &row[0], -1);
     for (uint32_t l = 0; l < c->layers; l++)
-        for (int i = 0; i < LAYER_ROWS; i++)
-            bad |= add(t, c, layer_rows[i].name, layer_rows[i].role, (int)l,
-                       layer_rows[i].dims, layer_rows[i].quantized);
+        for (size_t i = 0; i < t->layer_rows; i++)
+            bad |= add(t, c, &row[first + i], (int)l);
     t->final_norm = t->n;
-    bad |= add(t, c, "model.norm.weight", ROLE_FINAL_NORM, -1, "C", false);
+    bad |= add(t, c, &row[behind], -1);
     if (with_head)
-        bad |= add(t, c, TABLE_HEAD, ROLE_HEAD, -1, "VC", false);
+        bad |= add(t, c, &row[behind + 1], -1);
     if (t->parameters > MOST_PARAMETERS)
         return err_set(
             err, ERR_USAGE,
@@ -123,50 +115,62 @@ size_t
 table_index(const struct table *t, enum role role, int layer)
 {
     size_t i = 0;
+    if (layer >= 0 && t->at[role] < 0)
+        return t->n;
     if (layer >= 0)
-        i = 1 + (size_t)layer * LAYER_ROWS + (role - ROLE_Q);
+        i = 1 + (size_t)layer * t->layer_rows + (size_t)t->at[role];
     else if (role != ROLE_EMBED)
         i = t->final_norm + (role - ROLE_FINAL_NORM);
     assert(i >= t->n || (t->row[i].role == role && t->row[i].layer == layer));
     return i < t->n ? i : t->n;
 }
 
+/* ---- names without a configuration ------------------------------------------------------- */
+
+/* name without ".weight"; false: it has another end. */
+static bool
+cut_weight(struct slice *name)
+{
+    if (!slice_ends(*name, ARCH_WEIGHT))
+        return false;
+    name->n -= strlen(ARCH_WEIGHT);
+    return true;
+}
+
 uint64_t
 table_place(struct slice name)
 {
-    static const char prefix[] = "model.layers.";
-    enum { STRIDE = LAYER_ROWS + 1 };
+    enum { STRIDE = 64 }; // more than a layer has rows
     const uint64_t after = UINT64_MAX - 8;
+    const struct arch *arch;
     if (slice_is(name, TABLE_EMBED))
         return 0;
-    if (slice_is(name, "model.norm.weight"))
+    if (slice_is(name, ARCH_FINAL_NORM ARCH_WEIGHT))
         return after;
     if (slice_is(name, TABLE_HEAD))
         return after + 1;
-    if (!slice_starts(name, prefix))
+    if (!slice_starts(name, ARCH_LAYER))
         return after + 2;
     uint64_t layer = 0;
-    size_t i = sizeof prefix - 1;
+    size_t i = strlen(ARCH_LAYER);
     for (; i < name.n && name.p[i] >= '0' && name.p[i] <= '9' && layer < 1U << 24; i++)
         layer = 10 * layer + (uint64_t)(name.p[i] - '0');
     struct slice rest = { name.p + i, name.n - i };
     if (!slice_starts(rest, "."))
         return after + 2;
     rest = (struct slice){ rest.p + 1, rest.n - 1 };
-    uint64_t row = 0;
-    while (row < LAYER_ROWS && !slice_is(rest, layer_rows[row].name))
-        row++;
-    return 1 + layer * STRIDE + row; // unknown ones at the end of their layer
+    const struct arch_row *row =
+        cut_weight(&rest) ? arch_row_of(rest, true, &arch) : NULL;
+    // Unknown ones are at the end of their layer.
+    return 1 + layer * STRIDE + (row ? (uint64_t)(row - arch->row) : STRIDE - 1);
 }
 
-/* The text between the dots before ".weight", of a row like "mlp.up_proj.weight". */
+/* The text behind the dot of a module like "mlp.up_proj". */
 static struct slice
-module_name(const char *row)
+last_part(const char *module)
 {
-    struct slice s = slice_of(row);
-    const char *dot = memchr(s.p, '.', s.n);
-    size_t from = dot ? (size_t)(dot - s.p) + 1 : 0;
-    return (struct slice){ s.p + from, s.n - from - strlen(".weight") };
+    const char *dot = strchr(module, '.');
+    return slice_of(dot ? dot + 1 : module);
 }
 
 static bool
@@ -178,7 +182,7 @@ holds(struct slice name, struct slice part)
 bool
 table_is_head(struct slice name)
 {
-    return holds(name, slice_of("lm_head"));
+    return holds(name, slice_of(ARCH_HEAD));
 }
 
 bool
@@ -186,28 +190,40 @@ table_quantizes(struct slice name)
 {
     if (holds(name, slice_of("embed_tokens")) || holds(name, slice_of("norm")))
         return false;
-    for (size_t i = 0; i < LAYER_ROWS; i++)
-        if (layer_rows[i].quantized && holds(name, module_name(layer_rows[i].name)))
-            return true;
+    for (size_t a = 0; arch_all[a]; a++)
+        for (size_t i = 0; i < arch_all[a]->n_rows; i++)
+            if (arch_all[a]->row[i].quantized &&
+                holds(name, last_part(arch_all[a]->row[i].name)))
+                return true;
     return table_is_head(name);
+}
+
+/* What engines run with other rows of that role as one. */
+static enum fused
+fused_role(enum role role)
+{
+    if (role == ROLE_Q || role == ROLE_K || role == ROLE_V)
+        return FUSED_QKV;
+    return role == ROLE_GATE || role == ROLE_UP ? FUSED_GATE_UP : FUSED_NONE;
 }
 
 enum fused
 table_fused(struct slice name, struct slice *prefix)
 {
-    for (size_t i = 0; i < LAYER_ROWS; i++) {
-        enum role role = layer_rows[i].role;
-        bool qkv = role == ROLE_Q || role == ROLE_K || role == ROLE_V;
-        if (!qkv && role != ROLE_GATE && role != ROLE_UP)
-            continue;
-        struct slice module = module_name(layer_rows[i].name);
-        const char *full = layer_rows[i].name + strlen(layer_rows[i].name) - module.n -
-                           strlen(".weight");
-        if (!slice_ends(name, full))
-            continue;
-        *prefix = (struct slice){ name.p, name.n - strlen(full) };
-        return qkv ? FUSED_QKV : FUSED_GATE_UP;
-    }
+    struct slice stem = name;
+    if (!cut_weight(&stem))
+        return FUSED_NONE;
+    for (size_t a = 0; arch_all[a]; a++)
+        for (size_t i = 0; i < arch_all[a]->n_rows; i++) {
+            const struct arch_row *row = &arch_all[a]->row[i];
+            enum fused kind = fused_role(row->role);
+            struct slice module = last_part(row->name);
+            if (kind == FUSED_NONE || stem.n < module.n ||
+                memcmp(stem.p + stem.n - module.n, module.p, module.n) != 0)
+                continue;
+            *prefix = (struct slice){ name.p, stem.n - module.n };
+            return kind;
+        }
     return FUSED_NONE;
 }
 

@@ -10,24 +10,6 @@
 #include "lib/base/arena.h"
 #include "lib/model/config.h"
 
-enum role {
-    ROLE_EMBED,
-    ROLE_Q, // from here to ROLE_POST_NORM: of each layer, in this order
-    ROLE_K,
-    ROLE_V,
-    ROLE_O,
-    ROLE_Q_NORM,
-    ROLE_K_NORM,
-    ROLE_GATE,
-    ROLE_UP,
-    ROLE_DOWN,
-    ROLE_INPUT_NORM,
-    ROLE_POST_NORM,
-    ROLE_FINAL_NORM,
-    ROLE_HEAD,
-    ROLES
-};
-
 struct row {
     const char *name; // Hugging Face's
     enum role role;
@@ -38,12 +20,14 @@ struct row {
     bool quantized; // one of the seven projections
 };
 
-#define TABLE_EMBED "model.embed_tokens.weight"
-#define TABLE_HEAD  "lm_head.weight"
+#define TABLE_EMBED ARCH_EMBED ARCH_WEIGHT
+#define TABLE_HEAD  ARCH_HEAD ARCH_WEIGHT
 
 struct table {
     struct row *row;      // in the order of files: embedding, layers, norm, head
     size_t n, final_norm; // final_norm: its row
+    size_t layer_rows;    // rows of a layer
+    int at[ROLES];        // where a role stands among those; -1: the model has none
     uint64_t parameters;
     struct arena arena;
 };

@@ -192,6 +192,7 @@ static const char config[] =
 static void
 fill_pairs(struct gguf_kv *kv, float eps)
 {
+    kv->architecture = "qwen3";
     gguf_kv_u32(kv, "qwen3.block_count", 1);
     gguf_kv_u32(kv, "qwen3.context_length", 9);
     gguf_kv_u32(kv, "qwen3.embedding_length", 64);

@@ -9,6 +9,7 @@
  * to f32 as roundings of 2^-9 make them.
  */
 #include "lib/model/net.h"
+#include "lib/model/arch/list.h"
 
 #include "lib/base/num.h"
 #include "lib/format/store.h"
@@ -126,6 +127,7 @@ teacher_close(struct model *t, struct model *m)
 enum { TOKENS = 21 };
 
 static const struct config small = {
+    .arch = &arch_qwen3,
     .hidden = 12,
     .layers = 2,
     .heads = 6,

@@ -3,6 +3,7 @@
  * no trace; kept and released gradients make the same weights, and so does kept and packed FP8. */
 #include "lib/model/train.h"
 #include "kernels/ops.h"
+#include "lib/model/arch/list.h"
 
 #include "tests/unit/check.h"
 
@@ -11,6 +12,7 @@
 enum { TOKENS = 24, STEPS = 3 };
 
 static const struct config small = {
+    .arch = &arch_qwen3,
     .hidden = 16,
     .layers = 2,
     .heads = 4,
