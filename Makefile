@@ -251,6 +251,17 @@ INFER_SRCS = \
 	lib/infer/tensors.c \
 	lib/infer/transcript.c
 
+INSPECT_SRCS = \
+	lib/inspect/attest.c \
+	lib/inspect/compare.c \
+	lib/inspect/list.c \
+	lib/inspect/list_tok.c \
+	lib/inspect/npy.c \
+	lib/inspect/order.c \
+	lib/inspect/printer.c \
+	lib/inspect/scan.c \
+	lib/inspect/verify_names.c
+
 TRAIN_SRCS = \
 	lib/train/agree.c \
 	lib/train/config.c \
@@ -288,16 +299,7 @@ CLI_SRCS = \
 
 # PROGS names the commands; the objects of NAME come from NAME_SRCS.
 PROGS = datcat datpack generate memguard nvquant tokenize trainstep
-datcat_SRCS = \
-	cmd/datcat/attest.c \
-	cmd/datcat/compare.c \
-	cmd/datcat/datcat.c \
-	cmd/datcat/list.c \
-	cmd/datcat/list_tok.c \
-	cmd/datcat/npy.c \
-	cmd/datcat/order.c \
-	cmd/datcat/scan.c \
-	cmd/datcat/verify_names.c
+datcat_SRCS = cmd/datcat/datcat.c
 datpack_SRCS = cmd/datpack/datpack.c
 generate_SRCS = \
 	cmd/generate/chat.c \
@@ -412,7 +414,7 @@ objs = $(foreach s,$1,$(if $(filter $s,$(ISA_SRCS)),\
 	$(if $(filter $s,$(VECTOR_SRCS)),$(filter-out scalar,$(ISAS)),$(ISAS))),$(BUILD)/$(s:.c=.o)))
 
 # A library comes before those it uses.
-LIBS = $(foreach l,train infer data convert load model kernels dist format arch text nvfp4 file base,$(BUILD)/lib$l.a)
+LIBS = $(foreach l,train infer data convert inspect load model kernels dist format arch text nvfp4 file base,$(BUILD)/lib$l.a)
 LIBCMD = $(BUILD)/libcmd.a
 GPU_TESTS = $(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/*.c))
 UNIT = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*.c))
@@ -420,7 +422,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 SHIMS = $(patsubst tests/%.c,$(BUILD)/%.so,$(wildcard tests/failio.c tests/machine.c tests/nvml.c))
 BINS = $(PROGS:%=$(BIN)/%)
 OBJS = $(call objs,$(KERNEL_SRCS) $(BASE_SRCS) $(FILE_SRCS) $(DIST_SRCS) $(FORMAT_SRCS) $(ARCH_SRCS) $(TEXT_SRCS) $(NVFP4_SRCS) \
-	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(INFER_SRCS) $(TRAIN_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
+	$(MODEL_SRCS) $(LOAD_SRCS) $(CONVERT_SRCS) $(DATA_SRCS) $(INFER_SRCS) $(INSPECT_SRCS) $(TRAIN_SRCS) $(CLI_SRCS) $(foreach p,$(PROGS),$($p_SRCS)))
 TEST_OBJS = $(GPU_TESTS:%=$(BUILD)/tests/gpu/%.o) $(UNIT:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o)
 
 # What must wait when setup was asked for in the same command, also with -j.
@@ -672,6 +674,7 @@ $(BUILD)/libconvert.a: $(call objs,$(CONVERT_SRCS))
 $(BUILD)/libdata.a: $(call objs,$(DATA_SRCS))
 $(BUILD)/libinfer.a: $(call objs,$(INFER_SRCS))
 $(BUILD)/libtrain.a: $(call objs,$(TRAIN_SRCS))
+$(BUILD)/libinspect.a: $(call objs,$(INSPECT_SRCS))
 $(BUILD)/libkernels.a: $(call objs,$(KERNEL_SRCS))
 $(LIBCMD): $(call objs,$(CLI_SRCS))
 $(LIBS) $(LIBCMD): Makefile | $(SETUP)

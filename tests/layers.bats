@@ -61,7 +61,7 @@ library()
 @test "all libraries of the Makefile are looked at" {
     for a in "${NIBBLE_BUILD:-$root/build}"/lib*.a; do
         [[ $a == *cmd.a ]] ||
-            [[ $a =~ /lib(base|file|dist|format|arch|text|nvfp4|kernels|model|load|convert|data|infer|train)\.a$ ]]
+            [[ $a =~ /lib(base|file|dist|format|arch|text|nvfp4|kernels|model|load|convert|inspect|data|infer|train)\.a$ ]]
     done
 }
 
@@ -79,6 +79,7 @@ kernels lib/nvfp4 lib/base
 lib/model lib/model/arch kernels lib/dist lib/nvfp4 lib/base
 lib/load kernels lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/convert lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base
+lib/inspect lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/data lib/format lib/text lib/file lib/base
 lib/infer kernels lib/data lib/load lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base
 lib/train kernels lib/data lib/load lib/model lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base

@@ -49,10 +49,11 @@ check_includes()
         may["lib/model"] = "lib/model/arch kernels lib/dist lib/nvfp4 lib/base"
         may["lib/load"] = "lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/convert"] = "lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base"
+        may["lib/inspect"] = "lib/load lib/model lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/data"] = "lib/format lib/text lib/file lib/base"
         may["lib/infer"] = "lib/data lib/load lib/model kernels lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["lib/train"] = may["lib/infer"]
-        all = "lib/train lib/infer lib/data lib/convert lib/load lib/model lib/model/arch lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
+        all = "lib/train lib/infer lib/data lib/convert lib/inspect lib/load lib/model lib/model/arch lib/dist lib/format lib/text lib/nvfp4 lib/file lib/base"
         may["cmd/cli"] = "kernels " all
         may["cmd/*"] = "cmd/cli " all
     }
@@ -109,7 +110,7 @@ check_includes()
 check_archives()
 {
     local a found=
-    for a in "$build"/lib{base,file,dist,format,arch,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
+    for a in "$build"/lib{base,file,dist,format,arch,text,nvfp4,kernels,model,load,convert,inspect,data,infer,train}.a; do
         [ -e "$a" ] || continue
         found=1
         nm -A -f sysv "$a" | awk -F '|' -v archive="${a##*/}" '
@@ -177,7 +178,7 @@ circle()
 check_circles()
 {
     local a d c objects
-    for a in "$build"/lib{base,file,dist,format,arch,text,nvfp4,kernels,model,load,convert,data,infer,train}.a; do
+    for a in "$build"/lib{base,file,dist,format,arch,text,nvfp4,kernels,model,load,convert,inspect,data,infer,train}.a; do
         [ ! -e "$a" ] || circle "${a##*/}" "$a"
     done
     for d in cmd/*/; do

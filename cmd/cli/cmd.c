@@ -486,10 +486,13 @@ show_status(void *ctx, const char *line)
 }
 
 static int
-print_text(void *ctx, struct buf *text, bool json, struct err *err)
+print_text(void *ctx, struct buf *text, enum host_text kind, struct err *err)
 {
     (void)ctx;
-    if (put_text(text, json, err) < 0)
+    int rc = kind == HOST_TEXT || kind == HOST_JSON
+                 ? put_text(text, kind == HOST_JSON, err)
+                 : put_harmless(text, err);
+    if (rc < 0)
         return -1;
     return fflush(stdout) == 0 ? 0 : err_set(err, ERR_IO, "standard output:");
 }
@@ -514,6 +517,8 @@ cmd_host(const struct cmd *c)
                           .isa = cmd_isa(),
                           .verbose = c->verbose,
                           .quiet = c->quiet,
+                          .terminal = isatty(STDOUT_FILENO),
+                          .colours = cmd_colours(),
                           .warn = warn_line,
                           .progress = c->quiet ? NULL : show_progress,
                           .status = shows_status(c) ? show_status : NULL,

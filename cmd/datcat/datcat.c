@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* datcat: look into any tensor file. */
-#include "cmd/datcat/datcat.h"
+#include "cmd/cli/cmd.h"
 
-#include "lib/base/par.h"
 #include "lib/format/tok.h"
+#include "lib/inspect/inspect.h"
 #include "lib/load/training.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+struct config_datcat {
+    struct cmd cmd;
+    struct inspect i;
+};
 
 static struct config_datcat cfg = {
     .cmd = { .name = "datcat",
@@ -26,17 +31,18 @@ take_action(const struct cmd_option *o, const char *arg)
     static const char *const depths[] = { "quick", "full", NULL };
     struct config_datcat *c = o->to.any;
     enum action a = (enum action)o->low;
-    if (c->action != LIST && c->action != a)
+    if (c->i.action != LIST && c->i.action != a)
         misuse("--%s: cannot be combined with another form of output", o->name);
-    c->action = a;
+    c->i.action = a;
     if (a == HIST)
-        c->bins = arg ? cmd_u64(o->name, arg, 1, 100000) : 20;
+        c->i.bins = arg ? cmd_u64(o->name, arg, 1, 100000) : 20;
     else if (a == HASH)
-        c->hash = arg && cmd_word(o->name, arg, hashes) == 1 ? HASH_SHA256 : HASH_XXH3;
+        c->i.hash =
+            arg && cmd_word(o->name, arg, hashes) == 1 ? HASH_SHA256 : HASH_XXH3;
     else if (a == VERIFY)
-        c->full = !arg || cmd_word(o->name, arg, depths) == 1;
+        c->i.full = !arg || cmd_word(o->name, arg, depths) == 1;
     else
-        c->target = arg;
+        c->i.target = arg;
 }
 
 static const char *const sorts[] = { "bytes", "absmax", "diff", "name", NULL };
@@ -48,17 +54,17 @@ static const struct cmd_option options[] = {
     { 0, "json", NULL, "one JSON document", ACTION(JSON) },
     { 0, "ndjson", NULL, "one JSON object a tensor", ACTION(NDJSON) },
     { 0, "tsv", NULL, "the same as tab-separated columns with a header", ACTION(TSV) },
-    { CMD_SELECT(&cfg.select, "only these tensors (repeatable)") },
-    { CMD_EXCLUDE(&cfg.select) },
+    { CMD_SELECT(&cfg.i.select, "only these tensors (repeatable)") },
+    { CMD_EXCLUDE(&cfg.i.select) },
     { 0, "group", NULL, "one line for the tensors that differ in layer number",
-      CMD_FLAG(&cfg.group) },
+      CMD_FLAG(&cfg.i.group) },
     { 0, "stats", NULL, "min max mean std absmax zeros nan inf of the values",
-      CMD_FLAG(&cfg.stats) },
+      CMD_FLAG(&cfg.i.stats) },
     { 0, "all", NULL, "with --stats: of a checkpoint the optimizer's arrays, too",
-      CMD_FLAG(&cfg.all) },
+      CMD_FLAG(&cfg.i.all) },
     { 0, "sort", "KEY", "rows by bytes, absmax or diff (largest first) or name",
-      CMD_CHOICE(&cfg.sort, sorts, SORT_BYTES) },
-    { 0, "top", "N", "only the first N rows", CMD_U64(&cfg.top, 1, UINT32_MAX) },
+      CMD_CHOICE(&cfg.i.sort, sorts, SORT_BYTES) },
+    { 0, "top", "N", "only the first N rows", CMD_U64(&cfg.i.top, 1, UINT32_MAX) },
     { 0, "hist", "[=BINS]", "histogram of the values (20 bins)", ACTION(HIST) },
     { 0, "values", "NAME[:COUNT]", "decoded values, one a line", ACTION(VALUES) },
     { 0, "payload", "NAME", "raw bytes of an entry to standard output",
@@ -70,8 +76,8 @@ static const struct cmd_option options[] = {
       .file = true },
     { 0, "diff", NULL, "compare two files; 1 if they differ", ACTION(DIFF) },
     { 0, "atol", "X", "with --diff: values may differ by X + rtol*|b|",
-      CMD_NUMBER(&cfg.atol, 0) },
-    { 0, "rtol", "X", "with --diff: see --atol", CMD_NUMBER(&cfg.rtol, 0) },
+      CMD_NUMBER(&cfg.i.atol, 0) },
+    { 0, "rtol", "X", "with --diff: see --atol", CMD_NUMBER(&cfg.i.rtol, 0) },
     { 0, "verify", "[=quick|full]", "check structure and checksums; 1 if damaged",
       ACTION(VERIFY) },
     { 0, "map", NULL, "account for every byte", ACTION(MAP) },
@@ -79,16 +85,16 @@ static const struct cmd_option options[] = {
       ACTION(META) },
     { 0, "attest", NULL, "how it was made, as an in-toto statement", ACTION(ATTEST) },
     { 0, "raw-entries", NULL, "show NVFP4 codes and scales as the entries they are",
-      CMD_FLAG(&cfg.raw) },
-    { CMD_STRICT(&cfg.strict) },
-    { CMD_THREADS(&cfg.threads) },
+      CMD_FLAG(&cfg.i.raw) },
+    { CMD_STRICT(&cfg.i.strict) },
+    { CMD_THREADS(&cfg.i.threads) },
     CMD_COMMON(cfg.cmd),
 };
 
 static void
 check_combination(const struct config_datcat *c, int operands)
 {
-    enum action a = c->action;
+    enum action a = c->i.action;
     bool listing = a == LIST || a == JSON || a == NDJSON || a == TSV;
     bool rows = listing || a == NAMES || a == DIFF;
     if (operands < 1)
@@ -98,21 +104,21 @@ check_combination(const struct config_datcat *c, int operands)
     if (operands > 1 &&
         (a == VALUES || a == PAYLOAD || a == NPY || a == CHECK || a == ATTEST))
         misuse("want one FILE, found %d", operands);
-    if (a == ATTEST && (c->select.n_in || c->select.n_out))
+    if (a == ATTEST && (c->i.select.n_in || c->i.select.n_out))
         misuse("--attest: takes whole files: expected neither -s nor -x");
-    if (c->stats && !listing)
+    if (c->i.stats && !listing)
         misuse("--stats: goes with a listing, --json, --ndjson or --tsv");
-    if (c->all && !c->stats)
+    if (c->i.all && !c->i.stats)
         misuse("--all: goes with --stats");
-    if (c->group && a != LIST)
+    if (c->i.group && a != LIST)
         misuse("--group: goes with the plain listing");
-    if ((c->sort != SORT_NONE || c->top) && (!rows || c->group))
+    if ((c->i.sort != SORT_NONE || c->i.top) && (!rows || c->i.group))
         misuse("--sort and --top: go with a listing of tensors or --diff");
-    if (c->sort == SORT_ABSMAX && !c->stats)
+    if (c->i.sort == SORT_ABSMAX && !c->i.stats)
         misuse("--sort absmax: needs --stats, which computes it");
-    if (c->sort == SORT_DIFF && a != DIFF)
+    if (c->i.sort == SORT_DIFF && a != DIFF)
         misuse("--sort diff: goes with --diff");
-    if (c->tolerant && a != DIFF)
+    if (c->i.tolerant && a != DIFF)
         misuse("--atol and --rtol go with --diff");
 }
 
@@ -121,15 +127,15 @@ parse(struct config_datcat *c, int argc, char **argv)
 {
     int first =
         cmd_parse(&c->cmd, options, sizeof options / sizeof *options, argc, argv);
-    c->tolerant = cmd_given(&c->cmd, "atol") || cmd_given(&c->cmd, "rtol");
+    c->i.tolerant = cmd_given(&c->cmd, "atol") || cmd_given(&c->cmd, "rtol");
     check_combination(c, argc - first);
-    c->many = argc - first > 1;
+    c->i.many = argc - first > 1;
     return first;
 }
 
 /* A -s that matched nothing is an error. */
 static int
-check_selection(const struct config_datcat *c, const char *where, struct err *err)
+check_selection(const struct inspect *c, const char *where, struct err *err)
 {
     const char *unused = select_unused(&c->select);
     char q[TEXT_QUOTE];
@@ -141,7 +147,7 @@ check_selection(const struct config_datcat *c, const char *where, struct err *er
 
 /* Keep the views that -s and -x select. */
 static int
-select_views(struct config_datcat *c, struct subject *f, struct err *err)
+select_views(struct inspect *c, struct subject *f, struct err *err)
 {
     size_t kept = 0;
     // Statistics are those of the weights, unless arrays of the optimizer were asked for.
@@ -156,17 +162,17 @@ select_views(struct config_datcat *c, struct subject *f, struct err *err)
 }
 
 static int
-subject_open(struct config_datcat *c, struct subject *f, const char *path,
-             struct err *err)
+subject_open(struct inspect *c, struct subject *f, const char *path, struct err *err)
 {
     enum action a = c->action;
-    struct store_options opt = { .guard = &cmd_guard,
+    const struct host *host = c->printer->host;
+    struct store_options opt = { .guard = host->guard,
                                  .strict = c->strict,
-                                 .tmpdir = cmd_tmpdir(),
+                                 .tmpdir = host->tmpdir,
                                  .list_only = !c->stats && (a <= TSV || a == MAP) };
     // Hashes are of raw entries, and --payload names one.
     bool raw = c->raw || a == HASH || a == CHECK || a == PAYLOAD;
-    *f = (struct subject){ 0 };
+    *f = (struct subject){ .host = host };
     if (store_open(&f->store, path, &opt, err) < 0)
         return -1;
     if ((a == JSON || a == META || a == VERIFY || a == ATTEST) &&
@@ -176,9 +182,9 @@ subject_open(struct config_datcat *c, struct subject *f, const char *path,
         return -1;
     if (views_open(&f->views, &f->store, raw) < 0 || select_views(c, f, err) < 0)
         return -1;
-    if (!c->cmd.quiet)
+    if (!host->quiet)
         warn_lines(&f->store.warnings);
-    if (c->cmd.verbose && !c->cmd.quiet)
+    if (host->verbose && !host->quiet)
         warn("%s: %s, %zu files, %zu entries, %llu bytes", f->store.name,
              store_kind(&f->store), f->store.n_files, f->store.n_tensors,
              (unsigned long long)f->store.bytes);
@@ -196,7 +202,7 @@ subject_close(struct subject *f)
 }
 
 static int
-print_hashes(const struct config_datcat *c, struct subject *f, struct err *err)
+print_hashes(const struct inspect *c, struct subject *f, struct err *err)
 {
     uint8_t *digests;
     struct buf out = { 0 };
@@ -217,35 +223,29 @@ print_hashes(const struct config_datcat *c, struct subject *f, struct err *err)
         buf_printf(&out, "%s  *\n", hex);
     }
     free(digests);
-    cmd_flush(&out);
+    printer_put(c->printer, &out, HOST_TEXT);
     buf_free(&out);
-    return 0;
+    return printer_end(c->printer);
 }
 
 /* The answer: an exit code, or -1 with *err. */
 static int
-act(const struct config_datcat *c, struct subject *f, struct err *err)
+act(const struct inspect *c, struct subject *f, struct err *err)
 {
     switch (c->action) {
     case LIST:
-        list_text(c, f);
-        return EXIT_DONE;
+        return list_text(c, f);
     case NAMES:
-        list_names(f);
-        return EXIT_DONE;
+        return list_names(c, f);
     case JSON:
-        list_json(c, f);
-        return EXIT_DONE;
+        return list_json(c, f);
     case NDJSON:
     case TSV:
-        list_lines(c, f);
-        return EXIT_DONE;
+        return list_lines(c, f);
     case MAP:
-        list_map(f);
-        return EXIT_DONE;
+        return list_map(c, f);
     case META:
-        list_meta(f);
-        return EXIT_DONE;
+        return list_meta(c, f);
     case HIST:
         return scan_hist(c, f, err);
     case VALUES:
@@ -266,14 +266,14 @@ act(const struct config_datcat *c, struct subject *f, struct err *err)
 }
 
 static int
-one_tensor_file(struct config_datcat *c, const char *path, struct err *err)
+one_tensor_file(struct inspect *c, const char *path, struct err *err)
 {
     struct subject f;
     int answer = subject_open(c, &f, path, err);
     if (answer == 0 && c->many &&
         (c->action == LIST || c->action == NAMES || c->action == HASH ||
          c->action == HIST || c->action == MAP))
-        printf("==> %s <==\n", f.store.name);
+        printer_line(c->printer, "==> %s <==\n", f.store.name);
     if (answer == 0)
         answer = act(c, &f, err);
     // A checkpoint with a wrong list of arrays is shown all the same, and then refused.
@@ -285,11 +285,34 @@ one_tensor_file(struct config_datcat *c, const char *path, struct err *err)
     return answer;
 }
 
+/* N[:COUNT] of --values, which counts samples of a .tok. */
+static void
+take_samples(struct inspect *c)
+{
+    char *text = cmd_copy(c->target);
+    char *colon = strchr(text, ':');
+    if (colon)
+        *colon = '\0';
+    c->values.first = cmd_u64("values", text, 0, INT64_MAX);
+    c->values.count = colon ? cmd_u64("values", colon + 1, 0, INT64_MAX) : UINT64_MAX;
+    free(text);
+}
+
 static int
-one_file(struct config_datcat *c, const char *path, struct err *err)
+one_tok(struct inspect *c, const char *path, struct err *err)
+{
+    if (tok_check_action(c, path, err) < 0)
+        return -1;
+    if (c->action == VALUES)
+        take_samples(c);
+    return tok_file(c, path, err);
+}
+
+static int
+one_file(struct inspect *c, const char *path, struct err *err)
 {
     int answer =
-        tok_is_file(path) ? tok_file(c, path, err) : one_tensor_file(c, path, err);
+        tok_is_file(path) ? one_tok(c, path, err) : one_tensor_file(c, path, err);
     // Damage is an answer of --verify; trouble with reading is not.
     if (answer < 0 && c->action == VERIFY && err->kind == ERR_FORMAT) {
         warn("%s", err->msg);
@@ -299,7 +322,7 @@ one_file(struct config_datcat *c, const char *path, struct err *err)
 }
 
 static int
-two_files(struct config_datcat *c, char **paths, struct err *err)
+two_files(struct inspect *c, char **paths, struct err *err)
 {
     struct subject a, b = { 0 };
     int answer = subject_open(c, &a, paths[0], err);
@@ -322,22 +345,26 @@ int
 main(int argc, char **argv)
 {
     struct err err = { 0 };
+    struct printer printer = { .err = &err };
+    struct inspect *c = &cfg.i;
     int answer = EXIT_DONE;
     cmd_begin(&cfg.cmd);
-    cfg.threads = cmd_threads(NULL);
+    c->threads = cmd_threads(NULL);
     int first = parse(&cfg, argc, argv);
-    if (cfg.action == DIFF)
-        answer = two_files(&cfg, argv + first, &err);
-    for (int i = first; i < argc && cfg.action != DIFF && err.kind == ERR_NONE; i++) {
-        int one = one_file(&cfg, argv[i], &err);
+    printer.host = cmd_host(&cfg.cmd);
+    c->printer = &printer;
+    if (c->action == DIFF)
+        answer = two_files(c, argv + first, &err);
+    for (int i = first; i < argc && c->action != DIFF && err.kind == ERR_NONE; i++) {
+        int one = one_file(c, argv[i], &err);
         if (one > answer)
             answer = one;
-        if (cfg.action == VERIFY && cmd_status(&err) == EXIT_TROUBLE &&
+        if (c->action == VERIFY && cmd_status(&err) == EXIT_TROUBLE &&
             err.kind == ERR_FORMAT)
             err = (struct err){ 0 }; // reported; go on to the next file
     }
-    if (err.kind == ERR_NONE && cfg.action != DIFF && cfg.many)
-        check_selection(&cfg, "the files", &err);
+    if (err.kind == ERR_NONE && c->action != DIFF && c->many)
+        check_selection(c, "the files", &err);
     if (err.kind)
         die_err(&err);
     cmd_close_stdout();

@@ -14,6 +14,14 @@
 
 struct guard;
 
+/* How text goes to standard output: on a terminal control characters are escaped. */
+enum host_text {
+    HOST_TEXT,
+    HOST_JSON,     // escaped by JSON's own escapes
+    HOST_HARMLESS, // was escaped before; it may hold colours
+    HOST_BYTES     // is written as it is
+};
+
 struct host {
     const char *program, *version; // recorded in the files that are written
     const char *commit;            // of the build; empty: unknown
@@ -21,13 +29,15 @@ struct host {
     struct guard *guard;           // of mappings and temporary files
     enum isa isa;
     bool verbose, quiet; // what a user asked for
+    bool terminal;       // standard output is one
+    bool colours;        // and shows them
     // NULL: nobody listens.  A line has no newline; done counts from 0 to total.
     void (*warn)(void *ctx, const char *line);
     void (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
     // Show a line in place of the one before; NULL: no line follows.
     void (*status)(void *ctx, const char *line);
-    // Write text for the user now, and empty it; json: it is JSON.  -1 with *err.
-    int (*print)(void *ctx, struct buf *text, bool json, struct err *err);
+    // Write text for the user, and empty it.  -1 with *err.
+    int (*print)(void *ctx, struct buf *text, enum host_text kind, struct err *err);
     void *ctx;
 };
 

@@ -97,7 +97,8 @@ put_output(struct prompts *p, struct slot *x, struct buf *text)
     *o = (struct output){ .text = *text, .done = true };
     while ((o = &p->out[p->printed % p->cap])->done) {
         if (rc == 0 && host->print)
-            rc = host->print(host->ctx, &o->text, p->s->c->json, p->s->err);
+            rc = host->print(host->ctx, &o->text, p->s->c->json ? HOST_JSON : HOST_TEXT,
+                             p->s->err);
         buf_free(&o->text);
         o->done = false;
         p->printed++;

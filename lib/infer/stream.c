@@ -41,7 +41,7 @@ emit(struct stream *x, size_t until, struct err *err)
     if (some)
         buf_add(&part, x->text.data + x->printed, until - x->printed);
     int rc =
-        some && x->host->print ? x->host->print(x->host->ctx, &part, false, err) : 0;
+        some && x->host->print ? x->host->print(x->host->ctx, &part, HOST_TEXT, err) : 0;
     buf_free(&part);
     x->printed = until;
     return rc;

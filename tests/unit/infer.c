@@ -42,10 +42,10 @@ static struct {
 } printed;
 
 static int
-print(void *ctx, struct buf *text, bool json, struct err *err)
+print(void *ctx, struct buf *text, enum host_text kind, struct err *err)
 {
     (void)ctx;
-    (void)json;
+    (void)kind;
     if (++printed.calls == printed.fails)
         return err_set(err, ERR_IO, "the host cannot print");
     NEED(printed.n + text->len < sizeof printed.text);

@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a tensor is for. */
+/* The purpose of a tensor. */
 enum role {
     ROLE_EMBED,
-    ROLE_Q, // from here to ROLE_POST_NORM: of each layer
+    ROLE_Q, // each layer has those from here to ROLE_POST_NORM
     ROLE_K,
     ROLE_V,
     ROLE_O,
@@ -40,7 +40,7 @@ enum role {
 #define ARCH_GGUF_HEAD  "output.weight"
 #define ARCH_WEIGHT     ".weight"
 
-/* A tensor, without the ".weight" of its names; those of a layer follow its number.  A dimension is a
+/* A tensor, without the ".weight" of its names; in a layer they follow its number.  A dimension is a
  * letter: C hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, F ffn, V vocabulary, 0 none. */
 struct arch_row {
     enum role role;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* compare: the questions that datcat answers with yes or no. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
 
 #include "lib/base/arena.h"
 #include "lib/base/par.h"
@@ -129,13 +129,14 @@ manifest_open(struct manifest *m, const char *file, struct err *err)
 
 /* Compare one computed line; want is NULL if the manifest lacks it. */
 static bool
-check_line(const char *name, const char *want, const char *hex, bool quiet)
+check_line(struct printer *p, const char *name, const char *want, const char *hex)
 {
     bool same = want && strcmp(want, hex) == 0;
     if (!same)
-        printf("%s: %s\n", name, want ? "FAILED" : "FAILED, not in the manifest");
-    else if (!quiet)
-        printf("%s: OK\n", name);
+        printer_line(p, "%s: %s\n", name,
+                     want ? "FAILED" : "FAILED, not in the manifest");
+    else if (!p->host->quiet)
+        printer_line(p, "%s: OK\n", name);
     return same;
 }
 
@@ -152,7 +153,7 @@ wanted(struct manifest *m, const char *name)
 }
 
 int
-compare_check(const struct config_datcat *c, struct subject *f, struct err *err)
+compare_check(const struct inspect *c, struct subject *f, struct err *err)
 {
     struct manifest m = { 0 };
     uint8_t *digests = NULL;
@@ -175,21 +176,24 @@ compare_check(const struct config_datcat *c, struct subject *f, struct err *err)
         rc = buf_ok(&name, err);
         hash_hex(hex, digests + entry * HASH_MAX, hash_bytes(m.kind));
         if (rc == 0)
-            same &= check_line(name.data, last ? m.whole : wanted(&m, name.data), hex,
-                               c->cmd.quiet);
+            same &= check_line(c->printer, name.data,
+                               last ? m.whole : wanted(&m, name.data), hex);
     }
     for (size_t i = 0; rc == 0 && whole && i < m.n; i++)
         if (!m.line[i].used) {
             name.len = 0;
             text_harmless(&name, m.line[i].name, strlen(m.line[i].name));
-            printf("%s: FAILED, not in the file\n", name.data ? name.data : "");
+            printer_line(c->printer, "%s: FAILED, not in the file\n",
+                         name.data ? name.data : "");
             same = false;
         }
     free(digests);
     free(m.line);
     arena_free(&m.arena);
     buf_free(&name);
-    return rc < 0 ? -1 : same ? EXIT_DONE : EXIT_NO;
+    if (rc == 0)
+        rc = printer_end(c->printer);
+    return rc < 0 ? -1 : same ? ANSWER_YES : ANSWER_NO;
 }
 
 /* ---- --diff -------------------------------------------------------------------------- */
@@ -207,7 +211,7 @@ struct distance {
 };
 
 struct diff {
-    const struct config_datcat *c;
+    const struct inspect *c;
     struct store *sa, *sb;
     struct values xa, xb;
     struct values_scratch *wa, *wb; // (threads)
@@ -374,8 +378,8 @@ planes_equal(struct diff *d, const struct view *a, const struct view *b,
              struct err *err)
 {
     struct planes e = { .d = d };
-    if (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
-        values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0 ||
+    if (values_open(&d->xa, d->sa, a, d->c->printer->host->isa, err) < 0 ||
+        values_open(&d->xb, d->sb, b, d->c->printer->host->isa, err) < 0 ||
         par_for(d->threads, values_chunks(a), planes_chunk, &e, err) < 0)
         return -1;
     return !atomic_load(&e.differs);
@@ -397,8 +401,8 @@ tensor_scales_equal(struct diff *d, const struct view *a, const struct view *b,
 {
     if (!a->scale2 == !b->scale2)
         return payloads_equal(d, a->scale2, b->scale2, err);
-    if (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
-        values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0)
+    if (values_open(&d->xa, d->sa, a, d->c->printer->host->isa, err) < 0 ||
+        values_open(&d->xb, d->sb, b, d->c->printer->host->isa, err) < 0)
         return -1;
     return d->xa.scale2 == d->xb.scale2;
 }
@@ -548,8 +552,8 @@ diff_pair(struct diff *d, const struct view *a, const struct view *b, struct buf
         return -1;
     bool numbers = shapes && values_kind(a->dtype) != VALUES_NONE &&
                    values_kind(b->dtype) != VALUES_NONE;
-    if (numbers && (values_open(&d->xa, d->sa, a, cmd_isa(), err) < 0 ||
-                    values_open(&d->xb, d->sb, b, cmd_isa(), err) < 0 ||
+    if (numbers && (values_open(&d->xa, d->sa, a, d->c->printer->host->isa, err) < 0 ||
+                    values_open(&d->xb, d->sb, b, d->c->printer->host->isa, err) < 0 ||
                     diff_values(d, &sum, err) < 0))
         return -1;
     if (d->c->tolerant && numbers && sum.different == 0)
@@ -644,7 +648,7 @@ difference_colour(struct slice what)
 
 /* A line for a terminal: harmless, with colour around its second cell. */
 static void
-colour_line(struct buf *line)
+colour_line(struct printer *p, struct buf *line)
 {
     const char *tab = line->len ? memchr(line->data, '\t', line->len) : NULL;
     if (!tab)
@@ -657,27 +661,26 @@ colour_line(struct buf *line)
     buf_add(&out, what.p, what.n);
     buf_str(&out, "\033[0m");
     text_screen(&out, what.p + n, line->len - name - 1 - n, false);
-    cmd_flush_harmless(&out);
+    printer_put(p, &out, HOST_HARMLESS);
     buf_free(&out);
     line->len = 0;
 }
 
 /* Equal files print nothing, so the header comes with the first difference. */
 static void
-flush_differences(struct buf *out)
+flush_differences(struct printer *p, struct buf *out)
 {
-    static bool begun;
-    if (out->len && !begun)
-        fputs("name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\tmean_abs\tcosine\n",
-              stdout);
-    begun |= out->len > 0;
-    if (cmd_colours() && !out->failed)
-        colour_line(out);
-    cmd_flush(out);
+    if (out->len && !p->headed)
+        printer_line(p,
+                     "name\twhat\tfirst\tsecond\tmax_abs\tmax_rel\tmean_abs\tcosine\n");
+    p->headed |= out->len > 0;
+    if (p->host->colours && !out->failed)
+        colour_line(p, out);
+    printer_put(p, out, HOST_TEXT);
 }
 
 static bool
-waits(const struct config_datcat *c)
+waits(const struct inspect *c)
 {
     return c->sort != SORT_NONE || c->top;
 }
@@ -688,7 +691,7 @@ put_difference(struct diff *d, const struct view *v, double gap, struct buf *out
                struct err *err)
 {
     if (!waits(d->c)) {
-        flush_differences(out);
+        flush_differences(d->c->printer, out);
         return 0;
     }
     if (d->n_waiting == d->cap_waiting) {
@@ -727,7 +730,7 @@ put_waiting(struct diff *d, struct buf *out, struct err *err)
     for (size_t i = 0; i < n; i++) {
         const struct waiting *w = &d->waiting[rows[i].index];
         buf_add(out, d->lines.data + w->begin, w->end - w->begin);
-        flush_differences(out);
+        flush_differences(d->c->printer, out);
     }
     free(rows);
     return 0;
@@ -780,7 +783,7 @@ diff_all(struct diff *d, const struct subject *a, const struct subject *b,
 }
 
 int
-compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b,
+compare_diff(const struct inspect *c, struct subject *a, struct subject *b,
              struct err *err)
 {
     struct diff d = { .c = c, .sa = &a->store, .sb = &b->store, .threads = c->threads };
@@ -810,7 +813,9 @@ compare_diff(const struct config_datcat *c, struct subject *a, struct subject *b
     free(d.waiting);
     buf_free(&d.lines);
     buf_free(&out);
-    return differ < 0 ? -1 : differ ? EXIT_NO : EXIT_DONE;
+    if (printer_end(c->printer) < 0)
+        return -1;
+    return differ < 0 ? -1 : differ ? ANSWER_NO : ANSWER_YES;
 }
 
 /* ---- --verify ------------------------------------------------------------------------ */
@@ -839,7 +844,7 @@ verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
     (void)worker;
     if (v->dtype != DT_NVFP4)
         return 0;
-    if (values_open(&x, &f->store, v, cmd_isa(), err) < 0)
+    if (values_open(&x, &f->store, v, f->host->isa, err) < 0)
         return -1;
     if (view_in_blocks(v))
         return verify_blocks(&x, err);
@@ -855,7 +860,7 @@ verify_scales(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 int
-compare_verify(const struct config_datcat *c, struct subject *f, struct err *err)
+compare_verify(const struct inspect *c, struct subject *f, struct err *err)
 {
     const char *what;
     if (store_verify(&f->store, c->full, c->threads, &what) < 0)
@@ -866,10 +871,11 @@ compare_verify(const struct config_datcat *c, struct subject *f, struct err *err
     int answer = names_verify(f, &more, err);
     if (answer >= 0 && buf_ok(&more, err) < 0)
         answer = -1;
-    if (answer == EXIT_DONE && training_check(&f->store, err) < 0)
+    if (answer == ANSWER_YES && training_check(&f->store, err) < 0)
         answer = -1;
-    if (answer == EXIT_DONE && !c->cmd.quiet)
-        printf("%s: OK (%s%s)\n", f->store.name, what, more.len ? more.data : "");
+    if (answer == ANSWER_YES && !c->printer->host->quiet)
+        printer_line(c->printer, "%s: OK (%s%s)\n", f->store.name, what,
+                     more.len ? more.data : "");
     buf_free(&more);
     return answer;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* order: --sort and --top. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ order_rank(struct ranked *rows, size_t n, enum sort sort)
 
 /* Tensors without values come last. */
 static double
-number_of(const struct config_datcat *c, const struct subject *f, size_t i)
+number_of(const struct inspect *c, const struct subject *f, size_t i)
 {
     if (c->sort == SORT_ABSMAX)
         return f->stats[i].n ? stats_absmax(&f->stats[i]) : -1;
@@ -66,7 +66,7 @@ permute(struct subject *f, const struct ranked *rows, struct err *err)
 }
 
 int
-order_views(const struct config_datcat *c, struct subject *f, struct err *err)
+order_views(const struct inspect *c, struct subject *f, struct err *err)
 {
     size_t n = f->views.n;
     f->shown = c->top && c->top < n ? (size_t)c->top : n;

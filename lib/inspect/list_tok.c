@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* list_tok: what datcat tells of a .tok, which has samples in place of tensors.  It is read
  * in order, in little memory, and always to its end: nothing of it is true before. */
-#include "cmd/datcat/datcat.h"
 #include "lib/base/num.h"
 #include "lib/format/tok.h"
+#include "lib/inspect/inspect.h"
+
+#include "lib/base/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +27,7 @@ enum { IDS, TARGETS, DOCUMENTS, KINDS };
 static const char *const kind_names[KINDS] = { "ids", "targets", "documents" };
 
 struct look {
-    const struct config_datcat *c;
+    const struct inspect *c;
     struct tok_reader r;
     struct buf out;
     uint32_t shortest;
@@ -37,8 +39,8 @@ struct look {
 /* ---- what is asked ----------------------------------------------------------------- */
 
 /* Options that ask for tensors have no answer here. */
-static int
-check_action(const struct config_datcat *c, const char *path, struct err *err)
+int
+tok_check_action(const struct inspect *c, const char *path, struct err *err)
 {
     char q[TEXT_QUOTE];
     bool knows = c->action == LIST || c->action == JSON || c->action == VALUES ||
@@ -51,19 +53,6 @@ check_action(const struct config_datcat *c, const char *path, struct err *err)
                    "%s: a .tok has samples, no tensors: --json, --values, --stats, "
                    "--hash, --verify, --map, --meta and --attest can be asked",
                    text_quote(q, path, strlen(path)));
-}
-
-/* N[:COUNT] of --values. */
-static void
-take_target(struct look *k)
-{
-    char *text = cmd_copy(k->c->target);
-    char *colon = strchr(text, ':');
-    if (colon)
-        *colon = '\0';
-    k->want = cmd_u64("values", text, 0, INT64_MAX);
-    k->count = colon ? cmd_u64("values", colon + 1, 0, INT64_MAX) : UINT64_MAX;
-    free(text);
 }
 
 /* ---- samples ------------------------------------------------------------------------ */
@@ -124,7 +113,7 @@ look_at_sample(struct look *k, const struct tok_sample *s)
         put_segment(k, s->offset, s->bytes, "sample");
         buf_printf(&k->out, "%llu\n", (unsigned long long)s->index);
         if (k->out.len > FLUSH_AT)
-            cmd_flush(&k->out);
+            printer_put(k->c->printer, &k->out, HOST_TEXT);
     }
     return 0;
 }
@@ -337,7 +326,7 @@ put_answer(struct look *k, const char *path)
         buf_char(&k->out, '\n');
         break;
     case VERIFY:
-        if (!k->c->cmd.quiet)
+        if (!k->c->printer->host->quiet)
             buf_printf(&k->out,
                        "%s: OK (records, counts and XXH3 of the whole stream)\n",
                        k->r.name);
@@ -357,7 +346,7 @@ look_through(struct look *k, const char *path)
     struct tok_sample s;
     int more;
     if (k->c->action == VERIFY && !k->c->full) {
-        if (!k->c->cmd.quiet)
+        if (!k->c->printer->host->quiet)
             buf_printf(&k->out, "%s: OK (header only; the records were not read)\n",
                        k->r.name);
         return 0;
@@ -396,31 +385,29 @@ put_hash(struct look *k, const char *path, int fd)
 }
 
 int
-tok_file(const struct config_datcat *c, const char *path, struct err *err)
+tok_file(const struct inspect *c, const char *path, struct err *err)
 {
     struct look k = { .c = c, .err = err };
     struct slice none = { NULL, 0 };
     char q[TEXT_QUOTE];
-    if (check_action(c, path, err) < 0)
-        return -1;
-    if (c->action == VALUES)
-        take_target(&k);
+    k.want = c->values.first;
+    k.count = c->values.count;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_set(err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
     if (c->many && (c->action == LIST || c->action == HASH || c->action == MAP))
-        printf("==> %s <==\n", text_quote(q, path, strlen(path)));
+        printer_line(c->printer, "==> %s <==\n", text_quote(q, path, strlen(path)));
     int rc = c->action == HASH ? 0 : tok_stream(&k.r, fd, path, none, 0, err);
     if (rc == 0)
         rc = c->action == HASH ? put_hash(&k, path, fd) : look_through(&k, path);
     if (rc == 0 && (c->action == JSON || c->action == META))
-        cmd_flush_json(&k.out);
+        printer_put(c->printer, &k.out, HOST_JSON);
     else if (rc == 0)
-        cmd_flush(&k.out);
+        printer_put(c->printer, &k.out, HOST_TEXT);
     tok_close(&k.r);
     close(fd);
     buf_free(&k.out);
     for (int i = 0; i < KINDS; i++)
         free(k.lengths[i].v);
-    return rc == 0 ? EXIT_DONE : -1;
+    return rc == 0 && printer_end(c->printer) == 0 ? ANSWER_YES : -1;
 }

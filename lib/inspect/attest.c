@@ -2,7 +2,9 @@
 /* attest: the record of how a file was made as an in-toto Statement v1 with a SLSA
  * provenance v1 predicate, doc/provenance.md.  It has nothing that the record does not
  * have but the SHA-256 of the files, so that equal files give equal statements. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
+
+#include "lib/base/json.h"
 
 #include "lib/file/feed.h"
 #include "lib/file/path.h"
@@ -14,7 +16,7 @@
 #include <string.h>
 
 struct statement {
-    const struct config_datcat *c;
+    const struct inspect *c;
     struct buf out;
     struct buf place; // "FILE: record", for messages
     struct arena arena;
@@ -42,7 +44,7 @@ sha256_of(struct statement *t, const char *path, uint8_t digest[HASH_MAX])
     struct feed *f = NULL;
     const uint8_t *p;
     size_t n;
-    int rc = h ? map_open(&m, path, &cmd_guard, t->err) : no_memory(t);
+    int rc = h ? map_open(&m, path, t->c->printer->host->guard, t->err) : no_memory(t);
     if (rc == 0)
         rc = (f = feed_open(&m, 0, m.size, t->c->threads, t->err)) ? 1 : -1;
     while (rc > 0 && (rc = feed_next(f, &p, &n)) > 0)
@@ -91,10 +93,11 @@ put_entries(struct statement *t, const char *path, const struct modeldir *d,
         char dir[TEXT_QUOTE], leaf[TEXT_QUOTE];
         struct buf file = { 0 };
         if (!modeldir_replaces(d, e[i]->d_name)) {
-            warn("%s: \"%s\" is not part of the model: it is left out of the "
-                 "statement",
-                 text_quote(dir, path, strlen(path)),
-                 text_quote(leaf, e[i]->d_name, strlen(e[i]->d_name)));
+            host_warn(t->c->printer->host,
+                      "%s: \"%s\" is not part of the model: it is left out of the "
+                      "statement",
+                      text_quote(dir, path, strlen(path)),
+                      text_quote(leaf, e[i]->d_name, strlen(e[i]->d_name)));
             continue;
         }
         buf_printf(&file, "%s/%s", path, e[i]->d_name);
@@ -132,7 +135,7 @@ put_directory(struct statement *t, const char *path)
     struct modeldir d;
     struct dirent **e = NULL;
     char q[TEXT_QUOTE];
-    int rc = modeldir_open(&d, path, &cmd_guard, t->err);
+    int rc = modeldir_open(&d, path, t->c->printer->host->guard, t->err);
     int n = rc < 0 ? 0 : scandir(path, &e, no_dots, by_bytes);
     if (n < 0)
         rc = err_set(t->err, ERR_IO, "%s:", text_quote(q, path, strlen(path)));
@@ -462,17 +465,17 @@ end(struct statement *t, int rc)
     if (rc == 0 && t->out.failed)
         rc = no_memory(t);
     if (rc == 0)
-        cmd_flush_json(&t->out);
+        printer_put(t->c->printer, &t->out, HOST_JSON);
     names_free(&t->dependencies);
     arena_free(&t->arena);
     free(t->records.v);
     buf_free(&t->place);
     buf_free(&t->out);
-    return rc == 0 ? EXIT_DONE : -1;
+    return rc == 0 && printer_end(t->c->printer) == 0 ? ANSWER_YES : -1;
 }
 
 int
-attest_store(const struct config_datcat *c, struct subject *f, struct err *err)
+attest_store(const struct inspect *c, struct subject *f, struct err *err)
 {
     struct statement t = { .c = c, .err = err };
     struct store *s = &f->store;
@@ -484,10 +487,12 @@ attest_store(const struct config_datcat *c, struct subject *f, struct err *err)
                        s->name);
     if (store_verify(s, true, c->threads, &what) < 0 || training_check(s, err) < 0)
         return -1;
-    if (!store_has_sums(s) && !c->cmd.quiet)
-        warn("%s: its container has no checksums: the statement is about the bytes as "
-             "they are now, and its record cannot tell whether they were changed",
-             s->name);
+    if (!store_has_sums(s))
+        host_note(
+            c->printer->host,
+            "%s: its container has no checksums: the statement is about the bytes as "
+            "they are now, and its record cannot tell whether they were changed",
+            s->name);
     int rc = begin(&t, s->name);
     if (rc == 0 && s->is_directory)
         rc = put_directory(&t, s->path);
@@ -501,7 +506,7 @@ attest_store(const struct config_datcat *c, struct subject *f, struct err *err)
 }
 
 int
-attest_stream(const struct config_datcat *c, const char *path, struct slice record,
+attest_stream(const struct inspect *c, const char *path, struct slice record,
               struct err *err)
 {
     struct statement t = { .c = c, .err = err };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* list: the listings of datcat, for people and for programs. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
+
+#include "lib/base/json.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_COLUMNS = 16, FLUSH_AT = 1 << 16 };
 
@@ -43,19 +44,28 @@ has_stats(const struct subject *f, size_t i)
     return f->stats && values_kind(f->views.v[i].dtype) != VALUES_NONE;
 }
 
+static int
+no_memory(const struct printer *p)
+{
+    return err_set(p->err, ERR_MEMORY, "out of memory for the listing");
+}
+
 /* ---- a table of text: aligned on a terminal, else tab-separated --------------- */
 
 struct cells {
     struct buf text; // aligned: NUL-terminated cells; else lines to be written
     size_t n, columns;
     bool aligned;
+    struct printer *p;
     bool stats; // the last columns count NaN and infinities
 };
 
 static struct cells
-cells_begin(size_t columns)
+cells_begin(const struct inspect *c, size_t columns)
 {
-    return (struct cells){ .columns = columns, .aligned = isatty(STDOUT_FILENO) };
+    return (struct cells){ .columns = columns,
+                           .aligned = c->printer->host->terminal,
+                           .p = c->printer };
 }
 
 static void
@@ -69,7 +79,7 @@ cell_end(struct cells *t)
     bool last = t->n % t->columns == 0;
     buf_char(&t->text, last ? '\n' : '\t');
     if (last && t->text.len > FLUSH_AT)
-        cmd_flush(&t->text);
+        printer_put(t->p, &t->text, HOST_TEXT);
 }
 
 static void
@@ -128,18 +138,18 @@ put_cell(struct buf *out, const struct cells *t, size_t i, const char *text,
         buf_str(out, "\033[0m");
 }
 
-static void
+static int
 cells_print(struct cells *t)
 {
-    bool colours = cmd_colours();
+    bool colours = t->p->host->colours;
     size_t widths[MAX_COLUMNS] = { 0 };
     struct buf out = { 0 };
     const char *p = t->text.data;
     if (!t->aligned)
-        cmd_flush(&t->text);
+        printer_put(t->p, &t->text, HOST_TEXT);
     if (t->text.failed)
-        die(EXIT_MEMORY, "out of memory for the listing");
-    if (!t->aligned)
+        no_memory(t->p);
+    if (!t->aligned || t->text.failed)
         t->n = 0;
     for (size_t i = 0; i < t->n; i++, p += strlen(p) + 1)
         if (width(p) > widths[i % t->columns])
@@ -157,11 +167,12 @@ cells_print(struct cells *t)
             buf_fill(&out, ' ', pad);
         buf_str(&out, last ? "\n" : "  ");
         if (out.len > FLUSH_AT)
-            cmd_flush_harmless(&out);
+            printer_put(t->p, &out, HOST_HARMLESS);
     }
-    cmd_flush_harmless(&out);
+    printer_put(t->p, &out, HOST_HARMLESS);
     buf_free(&out);
     buf_free(&t->text);
+    return printer_end(t->p);
 }
 
 static void
@@ -249,6 +260,7 @@ put_starred(struct buf *b, const char *name, size_t n)
     }
 }
 
+/* The group of that key, a new one perhaps; NULL: no memory. */
 static struct group *
 group_of(struct group *groups, size_t *n, struct names *keys, const char *key)
 {
@@ -256,78 +268,85 @@ group_of(struct group *groups, size_t *n, struct names *keys, const char *key)
     if (known >= 0)
         return &groups[known];
     struct group *g = &groups[*n];
-    *g = (struct group){ .key = cmd_copy(key) };
-    if (names_add(keys, slice_of(g->key), *n) < 0)
-        die(EXIT_MEMORY, "out of memory for the listing");
+    *g = (struct group){ .key = strdup(key) };
+    if (!g->key || names_add(keys, slice_of(g->key), *n) < 0) {
+        free(g->key);
+        return NULL;
+    }
     (*n)++;
     return g;
 }
 
-static size_t
-make_groups(const struct subject *f, struct group *groups)
+static int
+add_member(const struct subject *f, size_t i, struct group *groups, size_t *n,
+           struct names *keys)
 {
-    size_t n = 0;
-    struct names keys = { 0 };
+    const struct view *v = &f->views.v[i];
     struct buf key = { 0 };
-    for (size_t i = 0; i < f->views.n; i++) {
-        const struct view *v = &f->views.v[i];
-        key.len = 0;
-        put_starred(&key, v->name, v->name_len);
-        buf_printf(&key, "\t%s\t", dtype_name(v->dtype));
-        buf_shape(&key, v->shape, v->rank, ",");
-        if (key.failed)
-            die(EXIT_MEMORY, "out of memory for the listing");
-        struct group *g = group_of(groups, &n, &keys, key.data);
-        if (g->members++ == 0)
-            g->first = i;
-        g->bytes += v->nbytes;
-        if (has_stats(f, i)) {
-            stats_merge(&g->stats, &f->stats[i]);
-            g->has_stats = true;
-        }
-    }
+    put_starred(&key, v->name, v->name_len);
+    buf_printf(&key, "\t%s\t", dtype_name(v->dtype));
+    buf_shape(&key, v->shape, v->rank, ",");
+    struct group *g = key.failed ? NULL : group_of(groups, n, keys, key.data);
     buf_free(&key);
-    names_free(&keys);
-    return n;
+    if (!g)
+        return -1;
+    if (g->members++ == 0)
+        g->first = i;
+    g->bytes += v->nbytes;
+    if (has_stats(f, i)) {
+        stats_merge(&g->stats, &f->stats[i]);
+        g->has_stats = true;
+    }
+    return 0;
 }
 
 static void
-list_groups(const struct config_datcat *c, const struct subject *f)
+put_group(struct cells *t, const struct inspect *c, const struct subject *f,
+          const struct group *g)
 {
-    struct cells t = cells_begin(5 + (c->stats ? STATS : 0));
-    t.stats = c->stats;
-    struct group *groups = calloc(f->views.n ? f->views.n : 1, sizeof *groups);
-    if (!groups)
-        die(EXIT_MEMORY, "out of memory for the listing");
-    size_t n = make_groups(f, groups);
-    for (size_t g = 0; g < n; g++) {
-        const struct view *v = &f->views.v[groups[g].first];
-        buf_add(&t.text, groups[g].key, strcspn(groups[g].key, "\t"));
-        cell_end(&t);
-        cell(&t, dtype_name(v->dtype));
-        buf_shape(&t.text, v->shape, v->rank, ",");
-        cell_end(&t);
-        cell_u64(&t, groups[g].bytes);
-        buf_printf(&t.text, "x%zu", groups[g].members);
-        cell_end(&t);
-        if (c->stats)
-            put_stat_cells(&t, groups[g].has_stats ? &groups[g].stats : NULL);
-        free(groups[g].key);
-    }
-    put_total(&t, f, t.columns - 4);
-    cells_print(&t);
-    free(groups);
+    const struct view *v = &f->views.v[g->first];
+    buf_add(&t->text, g->key, strcspn(g->key, "\t"));
+    cell_end(t);
+    cell(t, dtype_name(v->dtype));
+    buf_shape(&t->text, v->shape, v->rank, ",");
+    cell_end(t);
+    cell_u64(t, g->bytes);
+    buf_printf(&t->text, "x%zu", g->members);
+    cell_end(t);
+    if (c->stats)
+        put_stat_cells(t, g->has_stats ? &g->stats : NULL);
 }
 
-void
-list_text(const struct config_datcat *c, const struct subject *f)
+static int
+list_groups(const struct inspect *c, const struct subject *f)
 {
-    struct cells t = cells_begin(4 + (c->stats ? STATS : 0));
+    struct cells t = cells_begin(c, 5 + (c->stats ? STATS : 0));
+    struct group *groups = calloc(f->views.n ? f->views.n : 1, sizeof *groups);
+    struct names keys = { 0 };
+    size_t n = 0;
+    int rc = groups ? 0 : -1;
     t.stats = c->stats;
-    if (c->group) {
-        list_groups(c, f);
-        return;
+    for (size_t i = 0; rc == 0 && i < f->views.n; i++)
+        rc = add_member(f, i, groups, &n, &keys);
+    for (size_t g = 0; g < n; g++) {
+        put_group(&t, c, f, &groups[g]);
+        free(groups[g].key);
     }
+    if (rc < 0)
+        no_memory(c->printer);
+    put_total(&t, f, t.columns - 4);
+    names_free(&keys);
+    free(groups);
+    return cells_print(&t);
+}
+
+int
+list_text(const struct inspect *c, const struct subject *f)
+{
+    struct cells t = cells_begin(c, 4 + (c->stats ? STATS : 0));
+    t.stats = c->stats;
+    if (c->group)
+        return list_groups(c, f);
     if (c->stats) { // so many numbers need their names
         static const char *const head[] = { "name", "dtype", "shape", "bytes" };
         for (size_t i = 0; i < 4; i++)
@@ -347,28 +366,29 @@ list_text(const struct config_datcat *c, const struct subject *f)
             put_stat_cells(&t, has_stats(f, i) ? &f->stats[i] : NULL);
     }
     put_total(&t, f, t.columns - 4);
-    cells_print(&t);
+    return cells_print(&t);
 }
 
-void
-list_names(const struct subject *f)
+int
+list_names(const struct inspect *c, const struct subject *f)
 {
     struct buf out = { 0 };
     for (size_t i = 0; i < f->shown; i++) {
         text_escape(&out, f->views.v[i].name, f->views.v[i].name_len);
         buf_char(&out, '\n');
         if (out.len > FLUSH_AT)
-            cmd_flush(&out);
+            printer_put(c->printer, &out, HOST_TEXT);
     }
-    cmd_flush(&out);
+    printer_put(c->printer, &out, HOST_TEXT);
     buf_free(&out);
+    return printer_end(c->printer);
 }
 
 /* ---- JSON and TSV --------------------------------------------------------------- */
 
 /* The file that a tensor stands in, where there can be several. */
 static const char *
-file_of(const struct config_datcat *c, const struct subject *f, const struct view *v)
+file_of(const struct inspect *c, const struct subject *f, const struct view *v)
 {
     const struct store *s = &f->store;
     if (s->is_directory && !c->many)
@@ -393,8 +413,7 @@ put_stats_json(struct buf *b, const struct stats *s)
 }
 
 static void
-put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f,
-           size_t i)
+put_tensor(struct buf *b, const struct inspect *c, const struct subject *f, size_t i)
 {
     const struct view *v = &f->views.v[i];
     const char *file = file_of(c, f, v);
@@ -416,7 +435,7 @@ put_tensor(struct buf *b, const struct config_datcat *c, const struct subject *f
 }
 
 static void
-put_tsv(struct buf *b, const struct config_datcat *c, const struct subject *f, size_t i)
+put_tsv(struct buf *b, const struct inspect *c, const struct subject *f, size_t i)
 {
     const struct view *v = &f->views.v[i];
     const char *file = file_of(c, f, v);
@@ -442,7 +461,7 @@ put_tsv(struct buf *b, const struct config_datcat *c, const struct subject *f, s
 }
 
 static void
-put_tsv_header(const struct config_datcat *c, const struct subject *f, struct buf *out)
+put_tsv_header(const struct inspect *c, const struct subject *f, struct buf *out)
 {
     bool file = c->many || f->store.is_directory;
     buf_str(out, "name\tdtype\tshape\toffset\tnbytes\tlevels");
@@ -453,16 +472,16 @@ put_tsv_header(const struct config_datcat *c, const struct subject *f, struct bu
     buf_char(out, '\n');
 }
 
-void
-list_lines(const struct config_datcat *c, const struct subject *f)
+int
+list_lines(const struct inspect *c, const struct subject *f)
 {
-    static bool header_done;
     struct buf out = { 0 };
+    struct printer *p = c->printer;
     bool tsv = c->action == TSV;
-    void (*flush)(struct buf * b) = tsv ? cmd_flush : cmd_flush_json;
-    if (tsv && !header_done)
+    enum host_text kind = tsv ? HOST_TEXT : HOST_JSON;
+    if (tsv && !p->headed)
         put_tsv_header(c, f, &out);
-    header_done = true;
+    p->headed = true;
     for (size_t i = 0; i < f->shown; i++) {
         if (tsv)
             put_tsv(&out, c, f, i);
@@ -470,10 +489,11 @@ list_lines(const struct config_datcat *c, const struct subject *f)
             put_tensor(&out, c, f, i);
         buf_char(&out, '\n');
         if (out.len > FLUSH_AT)
-            flush(&out);
+            printer_put(p, &out, kind);
     }
-    flush(&out);
+    printer_put(p, &out, kind);
     buf_free(&out);
+    return printer_end(p);
 }
 
 static void
@@ -520,8 +540,8 @@ put_meta(struct buf *b, const struct store *s)
     }
 }
 
-void
-list_json(const struct config_datcat *c, struct subject *f)
+int
+list_json(const struct inspect *c, struct subject *f)
 {
     struct buf out = { 0 };
     const struct store *s = &f->store;
@@ -533,19 +553,20 @@ list_json(const struct config_datcat *c, struct subject *f)
         buf_str(&out, i ? ",\n" : "\n");
         put_tensor(&out, c, f, i);
         if (out.len > FLUSH_AT)
-            cmd_flush_json(&out);
+            printer_put(c->printer, &out, HOST_JSON);
     }
     buf_str(&out, "],\n\"totals\":");
     put_totals(&out, f);
     put_raw(&out, "config", s->config);
     put_meta(&out, s);
     buf_str(&out, "}\n");
-    cmd_flush_json(&out);
+    printer_put(c->printer, &out, HOST_JSON);
     buf_free(&out);
+    return printer_end(c->printer);
 }
 
-void
-list_meta(const struct subject *f)
+int
+list_meta(const struct inspect *c, const struct subject *f)
 {
     struct buf out = { 0 };
     const struct store *s = &f->store;
@@ -555,13 +576,15 @@ list_meta(const struct subject *f)
     put_raw(&out, "config", s->config);
     put_meta(&out, s);
     buf_str(&out, "}\n");
-    cmd_flush_json(&out);
+    printer_put(c->printer, &out, HOST_JSON);
     buf_free(&out);
+    return printer_end(c->printer);
 }
 
 /* ---- the map -------------------------------------------------------------------- */
 
 struct map_out {
+    struct printer *p;
     const struct store *s;
     struct buf out;
     size_t file;
@@ -578,8 +601,8 @@ put_segment(void *ctx, size_t file, uint64_t offset, uint64_t n, const char *wha
         m->at = 0;
     }
     if (offset != m->at) // a reader of ours that cannot account for its bytes
-        die(EXIT_TROUBLE, "%s: byte %llu: not accounted for", m->s->name,
-            (unsigned long long)m->at);
+        err_set(m->p->err, ERR_FORMAT, "%s: byte %llu: not accounted for", m->s->name,
+                (unsigned long long)m->at);
     m->at = offset + n;
     buf_printf(&m->out, "%llu\t%llu\t%s\t", (unsigned long long)offset,
                (unsigned long long)n, what);
@@ -593,16 +616,17 @@ put_segment(void *ctx, size_t file, uint64_t offset, uint64_t n, const char *wha
     }
     buf_char(&m->out, '\n');
     if (m->out.len > FLUSH_AT)
-        cmd_flush(&m->out);
+        printer_put(m->p, &m->out, HOST_TEXT);
 }
 
-void
-list_map(const struct subject *f)
+int
+list_map(const struct inspect *c, const struct subject *f)
 {
-    struct map_out m = { .s = &f->store };
+    struct map_out m = { .s = &f->store, .p = c->printer };
     buf_str(&m.out, "offset\tbytes\twhat\tname");
     buf_str(&m.out, m.s->is_directory ? "\tfile\n" : "\n");
     store_segments(m.s, put_segment, &m);
-    cmd_flush(&m.out);
+    printer_put(m.p, &m.out, HOST_TEXT);
     buf_free(&m.out);
+    return printer_end(m.p);
 }

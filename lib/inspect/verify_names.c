@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* verify_names: whether a file holds the tensors of its configuration, and no others. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
 
 #include "lib/format/dialect.h"
 #include "lib/model/table.h"
@@ -24,7 +24,8 @@ say(struct comparison *x, const char *name, size_t n, const char *what)
 {
     char q[TEXT_QUOTE];
     if (x->n++ < MAX_LINES)
-        warn("%s: \"%s\": %s", x->f->store.name, text_quote(q, name, n), what);
+        host_warn(x->f->host, "%s: \"%s\": %s", x->f->store.name,
+                  text_quote(q, name, n), what);
 }
 
 /* How many more there are; whether there were any. */
@@ -32,8 +33,8 @@ static bool
 say_rest(const struct comparison *x)
 {
     if (x->n > MAX_LINES)
-        warn("%s: and %llu more", x->f->store.name,
-             (unsigned long long)(x->n - MAX_LINES));
+        host_warn(x->f->host, "%s: and %llu more", x->f->store.name,
+                  (unsigned long long)(x->n - MAX_LINES));
     return x->n > 0;
 }
 
@@ -119,15 +120,16 @@ verify_entries(struct subject *f)
             say(&x, all.v[i].name, all.v[i].name_len,
                 "is one part of an NVFP4 tensor, and another part is missing");
     views_close(&all);
-    return rc < 0 ? -1 : say_rest(&x) ? EXIT_NO : EXIT_DONE;
+    return rc < 0 ? -1 : say_rest(&x) ? ANSWER_NO : ANSWER_YES;
 }
 
-/* EXIT_DONE; EXIT_NO: it is broken, which was said; -1.  A configuration of another kind
+/* ANSWER_YES; ANSWER_NO: it is broken, which was said; -1.  A configuration of another kind
  * leaves *known false and its reason in *what. */
 static int
-read_config(struct config *c, const struct store *s, bool *known, struct buf *what,
+read_config(struct config *c, const struct subject *f, bool *known, struct buf *what,
             struct err *err)
 {
+    const struct store *s = &f->store;
     struct err why = { 0 };
     struct buf name = { 0 };
     buf_printf(&name, "%s: configuration", s->name);
@@ -136,8 +138,8 @@ read_config(struct config *c, const struct store *s, bool *known, struct buf *wh
     if (rc == 0 && why.kind == ERR_MEMORY) {
         rc = err_set(err, ERR_MEMORY, "%s", why.msg);
     } else if (rc == 0 && why.kind && config_is_supported(s->config)) {
-        warn("%s", why.msg);
-        rc = EXIT_NO;
+        host_warn(f->host, "%s", why.msg);
+        rc = ANSWER_NO;
     } else if (rc == 0 && why.kind) {
         buf_printf(what, "; names were not compared: %s", why.msg);
     }
@@ -155,9 +157,9 @@ names_verify(struct subject *f, struct buf *what, struct err *err)
     bool known;
     if (!s->config.p || s->config_beside)
         return verify_entries(f);
-    int rc = read_config(&c, s, &known, what, err);
-    if (rc != EXIT_DONE || !known)
-        return rc == EXIT_DONE ? verify_entries(f) : rc;
+    int rc = read_config(&c, f, &known, what, err);
+    if (rc != ANSWER_YES || !known)
+        return rc == ANSWER_YES ? verify_entries(f) : rc;
     s->opt.whole_pairs = true; // a part of an NVFP4 tensor is no tensor
     rc = dialect_views(&all, s, true);
     if (rc == 0 && all.unknown_quantization)
@@ -168,5 +170,5 @@ names_verify(struct subject *f, struct buf *what, struct err *err)
     if (rc == 0 && !all.unknown_quantization)
         buf_str(what, "; names and shapes are those of the configuration");
     views_close(&all);
-    return rc < 0 ? -1 : x.n ? EXIT_NO : EXIT_DONE;
+    return rc < 0 ? -1 : x.n ? ANSWER_NO : ANSWER_YES;
 }

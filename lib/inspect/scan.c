@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* scan: what datcat reads payloads for.  Chunks are fixed, results are merged in their
+/* scan: reads payloads for statistics, histograms, values and hashes.  Chunks are fixed, results are merged in their
  * order: the same bytes come out for any number of threads. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
 
 #include "lib/base/num.h"
 #include "lib/base/par.h"
@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- statistics and histograms ----------------------------------------------------- */
 
@@ -27,7 +26,7 @@ struct chunks {
     const struct stats *range; // (views)
     uint64_t *counts;          // (threads, views, bins)
     uint64_t bins;
-    struct progress progress;
+    struct host_progress progress;
 };
 
 static void
@@ -40,11 +39,12 @@ chunks_close(struct chunks *k)
     free(k->first);
     free(k->stats);
     free(k->counts);
-    progress_end(&k->progress);
+    if (k->progress.host)
+        host_progress_end(&k->progress);
 }
 
 static int
-chunks_open(struct chunks *k, const struct config_datcat *c, struct subject *f,
+chunks_open(struct chunks *k, const struct inspect *c, struct subject *f,
             struct err *err)
 {
     uint64_t items = 0, bytes = 0;
@@ -55,7 +55,8 @@ chunks_open(struct chunks *k, const struct config_datcat *c, struct subject *f,
     if (!k->values || !k->first || !k->scratch)
         return err_set(err, ERR_MEMORY, "out of memory for %zu tensors", k->views);
     for (size_t i = 0; i < k->views; i++) {
-        if (values_open(&k->values[i], &f->store, &f->views.v[i], cmd_isa(), err) < 0)
+        if (values_open(&k->values[i], &f->store, &f->views.v[i], f->host->isa, err) <
+            0)
             return -1;
         k->first[i] = items;
         if (k->values[i].kind != VALUES_NONE) {
@@ -67,7 +68,7 @@ chunks_open(struct chunks *k, const struct config_datcat *c, struct subject *f,
     for (unsigned i = 0; i < c->threads; i++)
         if (values_scratch(&k->scratch[i], err) < 0)
             return -1;
-    progress_begin(&k->progress, &c->cmd, "reading", bytes);
+    k->progress = host_progress_begin(f->host, "reading", bytes);
     return 0;
 }
 
@@ -92,8 +93,9 @@ stats_item(void *ctx, size_t item, unsigned worker, struct err *err)
     size_t v = view_of(k, item);
     const struct values *x = &k->values[v];
     if (worker == 0)
-        progress_add(&k->progress, k->threads * (uint64_t)VALUES_CHUNK * x->v->nbytes /
-                                       (x->v->numel ? x->v->numel : 1));
+        host_progress_add(&k->progress, k->threads * (uint64_t)VALUES_CHUNK *
+                                            x->v->nbytes /
+                                            (x->v->numel ? x->v->numel : 1));
     return values_stats(x, item - k->first[v], &k->scratch[worker], &k->stats[item],
                         err);
 }
@@ -108,7 +110,7 @@ check_view(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 int
-scan_stats(const struct config_datcat *c, struct subject *f, struct err *err)
+scan_stats(const struct inspect *c, struct subject *f, struct err *err)
 {
     struct chunks k;
     int rc = par_for(c->threads, f->views.n, check_view, f, err);
@@ -172,10 +174,10 @@ edge(const struct stats *r, uint64_t b, uint64_t bins)
 }
 
 static void
-print_hist(const struct chunks *k, const struct subject *f)
+print_hist(const struct inspect *c, const struct chunks *k, const struct subject *f)
 {
     struct buf out = { 0 };
-    bool bars = isatty(STDOUT_FILENO);
+    bool bars = f->host->terminal;
     buf_str(&out, "name\tfrom\tto\tcount\n");
     for (size_t v = 0; v < k->views; v++) {
         const struct stats *r = &f->stats[v];
@@ -200,14 +202,14 @@ print_hist(const struct chunks *k, const struct subject *f)
             }
             buf_char(&out, '\n');
         }
-        cmd_flush(&out);
+        printer_put(c->printer, &out, HOST_TEXT);
     }
-    cmd_flush(&out);
+    printer_put(c->printer, &out, HOST_TEXT);
     buf_free(&out);
 }
 
 int
-scan_hist(const struct config_datcat *c, struct subject *f, struct err *err)
+scan_hist(const struct inspect *c, struct subject *f, struct err *err)
 {
     struct chunks k = { 0 };
     int rc = scan_stats(c, f, err); // the range comes first
@@ -224,7 +226,7 @@ scan_hist(const struct config_datcat *c, struct subject *f, struct err *err)
     if (rc == 0)
         rc = par_for(c->threads, k.first[k.views], hist_item, &k, err);
     if (rc == 0)
-        print_hist(&k, f);
+        print_hist(c, &k, f);
     chunks_close(&k);
     return rc;
 }
@@ -233,8 +235,7 @@ scan_hist(const struct config_datcat *c, struct subject *f, struct err *err)
 
 /* The view of NAME, or of NAME:COUNT; a name that holds a colon itself wins. */
 static const struct view *
-find_named(const struct config_datcat *c, struct subject *f, uint64_t *count,
-           struct err *err)
+find_named(const struct inspect *c, struct subject *f, uint64_t *count, struct err *err)
 {
     const char *target = c->target;
     const char *colon = strrchr(target, ':');
@@ -261,8 +262,7 @@ find_named(const struct config_datcat *c, struct subject *f, uint64_t *count,
 }
 
 const struct view *
-scan_find(const struct config_datcat *c, struct subject *f, uint64_t *count,
-          struct err *err)
+scan_find(const struct inspect *c, struct subject *f, uint64_t *count, struct err *err)
 {
     const struct view *v = find_named(c, f, count, err);
     return v && view_check_payloads(&f->store, v, err) == 0 ? v : NULL;
@@ -296,14 +296,14 @@ put_value(struct buf *out, double value, int digits)
 }
 
 int
-scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
+scan_values(const struct inspect *c, struct subject *f, struct err *err)
 {
     uint64_t count;
     struct values x;
     struct values_scratch w = { 0 };
     struct buf out = { 0 };
     const struct view *v = scan_find(c, f, &count, err);
-    if (!v || values_open(&x, &f->store, v, cmd_isa(), err) < 0)
+    if (!v || values_open(&x, &f->store, v, f->host->isa, err) < 0)
         return -1;
     if (x.kind == VALUES_NONE)
         return err_set(err, ERR_USAGE,
@@ -327,7 +327,7 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
                           : x.kind == VALUES_F64 ? 10
                                                  : 9);
         if (rc == 0)
-            cmd_flush(&out);
+            printer_put(c->printer, &out, HOST_TEXT);
     }
     buf_free(&out);
     values_scratch_free(&w);
@@ -335,7 +335,7 @@ scan_values(const struct config_datcat *c, struct subject *f, struct err *err)
 }
 
 int
-scan_payload(const struct config_datcat *c, struct subject *f, struct err *err)
+scan_payload(const struct inspect *c, struct subject *f, struct err *err)
 {
     uint64_t count;
     const struct view *v = scan_find(c, f, &count, err);
@@ -344,26 +344,26 @@ scan_payload(const struct config_datcat *c, struct subject *f, struct err *err)
     int rc;
     if (!v)
         return -1;
-    cmd_refuse_terminal();
+    if (printer_refuse_terminal(c->printer) < 0)
+        return -1;
     struct feed *feed = feed_open(&f->store.files[v->entry->file], v->entry->offset,
                                   v->entry->nbytes, c->threads, err);
     if (!feed)
         return -1;
-    while ((rc = feed_next(feed, &p, &n)) > 0)
-        if (fwrite(p, 1, n, stdout) != n)
-            die(EXIT_TROUBLE, "standard output:");
+    while ((rc = feed_next(feed, &p, &n)) > 0 && printer_end(c->printer) == 0)
+        printer_bytes(c->printer, p, n);
     feed_close(feed);
-    return rc;
+    return rc < 0 ? rc : printer_end(c->printer);
 }
 
 /* ---- hashes ---------------------------------------------------------------------------- */
 
 struct hashing {
-    const struct config_datcat *c;
+    const struct inspect *c;
     struct subject *f;
     enum hash_kind kind;
     uint8_t *digests;
-    struct progress progress;
+    struct host_progress progress;
 };
 
 /* What of a chunk belongs to which entry: payloads lie in file order. */
@@ -425,7 +425,7 @@ hash_pass(struct hashing *g, bool entries, bool whole, unsigned threads,
                 rc = -1;
             offset += n;
             if (whole)
-                progress_add(&g->progress, n);
+                host_progress_add(&g->progress, n);
         }
         feed_close(feed);
         // Empty payloads may stand behind the last byte.
@@ -445,20 +445,20 @@ hash_item(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 int
-scan_hash(const struct config_datcat *c, struct subject *f, enum hash_kind kind,
+scan_hash(const struct inspect *c, struct subject *f, enum hash_kind kind,
           uint8_t **digests, struct err *err)
 {
     struct hashing g = { c, f, kind, calloc(f->store.n_tensors + 1, HASH_MAX), { 0 } };
     *digests = NULL;
     if (!g.digests)
         return err_set(err, ERR_MEMORY, "out of memory for hashes");
-    progress_begin(&g.progress, &c->cmd, "hashing", f->store.bytes);
+    g.progress = host_progress_begin(f->host, "hashing", f->store.bytes);
     // XXH3 is faster than reading: one reader feeds both sums.  SHA-256 is slower:
     // each of the two takes a processor and reads for itself.
     int rc = kind == HASH_XXH3 || c->threads < 2
                  ? hash_pass(&g, true, true, c->threads, err)
                  : par_for(2, 2, hash_item, &g, err);
-    progress_end(&g.progress);
+    host_progress_end(&g.progress);
     if (rc < 0) {
         free(g.digests);
         return -1;

@@ -3,14 +3,14 @@
  *
  * Types that NumPy has are written as they are, the others as float32, which holds them
  * exactly but for NVFP4 with a tensor scale, whose products are rounded to it. */
-#include "cmd/datcat/datcat.h"
+#include "lib/inspect/inspect.h"
 
 #include "lib/base/num.h"
 #include "lib/file/feed.h"
 
 #include <string.h>
 
-/* What NumPy calls a type; NULL: it has none. */
+/* The name that NumPy has for a type, or NULL. */
 static const char *const descriptions[DT_COUNT] = {
     [DT_F16] = "<f2", [DT_F32] = "<f4",  [DT_F64] = "<f8", [DT_U8] = "|u1",
     [DT_I8] = "|i1",  [DT_I16] = "<i2",  [DT_I32] = "<i4", [DT_I64] = "<i8",
@@ -18,16 +18,10 @@ static const char *const descriptions[DT_COUNT] = {
     [DT_C64] = "<c8", [DT_C128] = "<c16"
 };
 
-static void
-put(const void *bytes, size_t n)
-{
-    if (n && fwrite(bytes, 1, n, stdout) != n)
-        die(EXIT_TROUBLE, "standard output:");
-}
-
 /* Magic, version, length, and a dictionary up to a multiple of 64 bytes. */
 static int
-put_header(const struct view *v, const char *description, struct err *err)
+put_header(struct printer *p, const struct view *v, const char *description,
+           struct err *err)
 {
     enum { PREFIX = 10, ALIGNMENT = 64 };
     struct buf b = { 0 };
@@ -42,16 +36,16 @@ put_header(const struct view *v, const char *description, struct err *err)
     if (rc == 0) {
         length[0] = (uint8_t)b.len;
         length[1] = (uint8_t)(b.len >> 8);
-        put("\x93NUMPY\1", 8);
-        put(length, sizeof length);
-        put(b.data, b.len);
+        printer_bytes(p, "\x93NUMPY\1", 8);
+        printer_bytes(p, length, sizeof length);
+        printer_bytes(p, b.data, b.len);
     }
     buf_free(&b);
     return rc;
 }
 
 static int
-put_payload(const struct config_datcat *c, struct subject *f, const struct view *v,
+put_payload(const struct inspect *c, struct subject *f, const struct view *v,
             struct err *err)
 {
     const uint8_t *p;
@@ -61,14 +55,14 @@ put_payload(const struct config_datcat *c, struct subject *f, const struct view 
                                   v->entry->nbytes, c->threads, err);
     if (!feed)
         return -1;
-    while ((rc = feed_next(feed, &p, &n)) > 0)
-        put(p, n);
+    while ((rc = feed_next(feed, &p, &n)) > 0 && printer_end(c->printer) == 0)
+        printer_bytes(c->printer, p, n);
     feed_close(feed);
     return rc;
 }
 
 static int
-put_floats(const struct values *x, struct err *err)
+put_floats(struct printer *p, const struct values *x, struct err *err)
 {
     struct values_scratch w = { 0 };
     int rc = values_scratch(&w, err);
@@ -82,27 +76,28 @@ put_floats(const struct values *x, struct err *err)
             store_le32(w.bytes + 4 * i, bits);
         }
         if (rc == 0)
-            put(w.bytes, 4 * n);
+            printer_bytes(p, w.bytes, 4 * n);
     }
     values_scratch_free(&w);
     return rc;
 }
 
 int
-npy_write(const struct config_datcat *c, struct subject *f, struct err *err)
+npy_write(const struct inspect *c, struct subject *f, struct err *err)
 {
     uint64_t all;
     struct values x;
     const struct view *v = scan_find(c, f, &all, err);
-    if (!v || values_open(&x, &f->store, v, cmd_isa(), err) < 0)
+    if (!v || values_open(&x, &f->store, v, f->host->isa, err) < 0)
         return -1;
     const char *description = descriptions[v->dtype];
     if (!description && x.kind != VALUES_F32)
         return err_set(err, ERR_USAGE,
                        "%s: NumPy has no type for %s; --payload gives its bytes",
                        f->store.name, dtype_name(v->dtype));
-    cmd_refuse_terminal();
-    if (put_header(v, description ? description : "<f4", err) < 0)
+    if (printer_refuse_terminal(c->printer) < 0 ||
+        put_header(c->printer, v, description ? description : "<f4", err) < 0)
         return -1;
-    return description ? put_payload(c, f, v, err) : put_floats(&x, err);
+    int rc = description ? put_payload(c, f, v, err) : put_floats(c->printer, &x, err);
+    return rc < 0 ? rc : printer_end(c->printer);
 }
