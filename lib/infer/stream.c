@@ -40,8 +40,9 @@ emit(struct stream *x, size_t until, struct err *err)
     bool some = x->print && until > x->printed;
     if (some)
         buf_add(&part, x->text.data + x->printed, until - x->printed);
-    int rc =
-        some && x->host->print ? x->host->print(x->host->ctx, &part, HOST_TEXT, err) : 0;
+    int rc = some && x->host->print
+                 ? x->host->print(x->host->ctx, &part, HOST_TEXT, err)
+                 : 0;
     buf_free(&part);
     x->printed = until;
     return rc;
