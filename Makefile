@@ -14,6 +14,7 @@ BASE_SRCS = \
 	lib/base/buf.c \
 	lib/base/dtype.c \
 	lib/base/err.c \
+	lib/base/grow.c \
 	lib/base/hash.c \
 	lib/base/host.c \
 	lib/base/isa.c \

@@ -5,6 +5,7 @@
 #include "cmd/generate/edit.h"
 #include "cmd/generate/source.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/nearest.h"
 #include "lib/base/num.h"
 #include "lib/file/path.h"
@@ -72,14 +73,8 @@ copy_text(struct slice s)
 static struct said *
 remember(struct chat *c, const struct message *m, const char *time)
 {
-    if (c->n_said == c->cap_said) {
-        size_t cap = c->cap_said ? 2 * c->cap_said : 16;
-        struct said *v = realloc(c->said, cap * sizeof *v);
-        if (!v)
-            die(EXIT_MEMORY, "out of memory for the conversation");
-        c->said = v;
-        c->cap_said = cap;
-    }
+    if (!GROW(c->said, c->n_said, c->cap_said, 16))
+        die(EXIT_MEMORY, "out of memory for the conversation");
     struct said *x = &c->said[c->n_said++];
     *x = (struct said){ .role = slice_is(m->role, "user") ? "user" : "assistant",
                         .text = copy_text(m->content),
@@ -221,12 +216,8 @@ undo(struct chat *c, struct err *err)
 static void
 add_start(struct chat *c, size_t at)
 {
-    if (c->turns == c->cap) {
-        c->cap = c->cap ? 2 * c->cap : 16;
-        c->start = realloc(c->start, c->cap * sizeof *c->start);
-        if (!c->start)
-            die(EXIT_MEMORY, "out of memory for the conversation");
-    }
+    if (!GROW(c->start, c->turns, c->cap, 16))
+        die(EXIT_MEMORY, "out of memory for the conversation");
     c->start[c->turns++] = at;
 }
 

@@ -4,11 +4,11 @@
  * of the tensor table. */
 #include "lib/convert/plan.h"
 
+#include "lib/base/grow.h"
 #include "lib/convert/random.h"
 
 #include <assert.h>
 #include <float.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct candidate *
@@ -93,14 +93,8 @@ candidate_add(struct plan *p, struct candidates *all, const struct candidate *c)
         candidate_replace(was, c);
         return 0;
     }
-    if (all->n == all->cap) {
-        size_t cap = all->cap ? 2 * all->cap : 512;
-        struct candidate *v = realloc(all->v, cap * sizeof *v);
-        if (!v)
-            return plan_no_memory(p);
-        all->v = v;
-        all->cap = cap;
-    }
+    if (!GROW(all->v, all->n, all->cap, 512))
+        return plan_no_memory(p);
     if (names_add(&all->names, slice_of(c->name), all->n) < 0)
         return plan_no_memory(p);
     all->v[all->n] = *c;

@@ -2,21 +2,16 @@
 /* items: tensors of the output, and where the bytes of each come from. */
 #include "lib/convert/plan.h"
 
-#include <stdlib.h>
+#include "lib/base/grow.h"
+
 #include <string.h>
 
 struct item *
 item_new(struct plan *p)
 {
-    if (p->n == p->cap) {
-        size_t cap = p->cap ? 2 * p->cap : 512;
-        struct item *v = realloc(p->item, cap * sizeof *v);
-        if (!v) {
-            plan_no_memory(p);
-            return NULL;
-        }
-        p->item = v;
-        p->cap = cap;
+    if (!GROW(p->item, p->n, p->cap, 512)) {
+        plan_no_memory(p);
+        return NULL;
     }
     p->item[p->n] = (struct item){ 0 };
     return &p->item[p->n++];

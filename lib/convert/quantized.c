@@ -2,6 +2,8 @@
 /* quantized: which tensors of the output are quantized, and the planes that they become. */
 #include "lib/convert/plan.h"
 
+#include "lib/base/grow.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,14 +57,8 @@ quantize_check(struct plan *p, const struct candidate *c)
 static struct nvfp4 *
 new_nvfp4(struct plan *p)
 {
-    if (p->n_nvfp4 == p->cap_nvfp4) {
-        size_t cap = p->cap_nvfp4 ? 2 * p->cap_nvfp4 : 256;
-        struct nvfp4 **v = realloc(p->nvfp4, cap * sizeof(struct nvfp4 *));
-        if (!v)
-            return NULL;
-        p->nvfp4 = v;
-        p->cap_nvfp4 = cap;
-    }
+    if (!GROW(p->nvfp4, p->n_nvfp4, p->cap_nvfp4, 256))
+        return NULL;
     struct nvfp4 *t = calloc(1, sizeof *t);
     if (t)
         p->nvfp4[p->n_nvfp4++] = t;

@@ -2,6 +2,7 @@
 /* columns: see columns.h. */
 #include "lib/data/columns.h"
 
+#include "lib/base/grow.h"
 #include "lib/data/csv.h"
 #include "lib/data/lines.h"
 #include "lib/data/shapes.h"
@@ -36,14 +37,8 @@ name_of(const struct column *c)
 static struct column *
 add_column(struct columns *c, struct slice field)
 {
-    if (c->n == c->cap) {
-        size_t cap = c->cap ? 2 * c->cap : 16;
-        struct column *v = realloc(c->v, cap * sizeof *v);
-        if (!v)
-            return NULL;
-        c->v = v;
-        c->cap = cap;
-    }
+    if (!GROW(c->v, c->n, c->cap, 16))
+        return NULL;
     char *name = malloc(field.n + 1);
     if (!name)
         return NULL;

@@ -2,6 +2,7 @@
 /* messages: see messages.h. */
 #include "lib/data/messages.h"
 
+#include "lib/base/grow.h"
 #include "lib/data/learn.h"
 
 #include <stdlib.h>
@@ -17,14 +18,8 @@ const struct message_keys messages_sharegpt = { "from", "value", sharegpt_roles,
 static struct message *
 add_message(struct messages *m)
 {
-    if (m->n == m->cap) {
-        size_t cap = m->cap ? 2 * m->cap : 16;
-        struct message *v = realloc(m->v, cap * sizeof *v);
-        if (!v)
-            return NULL;
-        m->v = v;
-        m->cap = cap;
-    }
+    if (!GROW(m->v, m->n, m->cap, 16))
+        return NULL;
     m->v[m->n] = (struct message){ 0 };
     return &m->v[m->n++];
 }

@@ -2,6 +2,8 @@
 /* sink: writes or buffers samples. */
 #include "lib/data/sink.h"
 
+#include "lib/base/grow.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,17 +23,9 @@ tally_add(struct tally *sum, const struct tally *part)
 void
 sizes_add(struct sizes *s, size_t n)
 {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256;
-        size_t *v = s->failed ? NULL : realloc(s->v, cap * sizeof *v);
-        if (!v) {
-            s->failed = true;
-            return;
-        }
-        s->v = v;
-        s->cap = cap;
-    }
-    s->v[s->n++] = n;
+    s->failed |= !GROW(s->v, s->n, s->cap, 256);
+    if (!s->failed)
+        s->v[s->n++] = n;
 }
 
 bool

@@ -8,6 +8,7 @@
  */
 #include "lib/format/gguf.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/json.h"
 #include "lib/base/num.h"
 #include "lib/format/container.h"
@@ -383,16 +384,10 @@ struct records {
 static struct record *
 new_record(struct store *s, struct records *all)
 {
-    if (all->n == all->cap) {
-        size_t cap = all->cap ? all->cap * 2 : 64;
-        struct record *v = realloc(all->v, cap * sizeof *v);
-        if (!v) {
-            err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name,
-                    cap);
-            return NULL;
-        }
-        all->v = v;
-        all->cap = cap;
+    if (!GROW(all->v, all->n, all->cap, 64)) {
+        err_set(s->err, ERR_MEMORY, "%s: out of memory for %zu tensors", s->name,
+                all->n + 1);
+        return NULL;
     }
     all->v[all->n] = (struct record){ 0 };
     return &all->v[all->n++];

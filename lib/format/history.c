@@ -2,6 +2,7 @@
 /* history: see history.h. */
 #include "lib/format/history.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/json.h"
 #include "lib/format/provenance.h"
 
@@ -151,14 +152,8 @@ history_add(struct history *h, const struct history_span *s, struct err *err)
         last->last = s->last;
         return 0;
     }
-    if (!h->span || h->n == h->cap) {
-        size_t cap = h->cap ? 2 * h->cap : 64;
-        struct history_span *v = realloc(h->span, cap * sizeof *v);
-        if (!v)
-            return err_set(err, ERR_MEMORY, "out of memory for the provenance");
-        h->span = v;
-        h->cap = cap;
-    }
+    if (!GROW(h->span, h->n, h->cap, 64))
+        return err_set(err, ERR_MEMORY, "out of memory for the provenance");
     h->span[h->n++] = *s;
     return 0;
 }

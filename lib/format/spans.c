@@ -2,6 +2,8 @@
 /* spans: see spans.h. */
 #include "lib/format/spans.h"
 
+#include "lib/base/grow.h"
+
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -10,14 +12,8 @@ enum { SMALL = 16 };
 int
 spans_add(struct spans *x, struct span one)
 {
-    if (x->n == x->cap) {
-        size_t cap = x->cap ? x->cap * 2 : 64;
-        struct span *v = realloc(x->v, cap * sizeof *v);
-        if (!v)
-            return -1;
-        x->v = v;
-        x->cap = cap;
-    }
+    if (!GROW(x->v, x->n, x->cap, 64))
+        return -1;
     uint64_t end = x->n ? x->v[x->n - 1].end : 0;
     x->sorted = (x->sorted || x->n == 0) && one.begin == end;
     x->v[x->n++] = one;

@@ -2,6 +2,7 @@
 /* tok: see tok.h. */
 #include "lib/format/tok.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/json.h"
 #include "lib/base/num.h"
 #include "lib/file/foreign.h"
@@ -882,15 +883,9 @@ parse_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
 static int
 keep_record(struct tok_reader *r, const struct tok_sample *s)
 {
-    if (s->index == r->cap_records) {
-        size_t cap = r->cap_records ? 2 * r->cap_records : 1024;
-        struct tok_record *v = realloc(r->record, cap * sizeof *v);
-        if (!v)
-            return err_set(r->err, ERR_MEMORY, "%s: out of memory for %zu samples",
-                           r->name, cap);
-        r->record = v;
-        r->cap_records = cap;
-    }
+    if (!GROW(r->record, s->index, r->cap_records, 1024))
+        return err_set(r->err, ERR_MEMORY, "%s: out of memory for %zu samples", r->name,
+                       r->cap_records + 1);
     r->record[s->index] =
         (struct tok_record){ s->offset, xxh3_64(r->data + r->pos, (size_t)s->bytes) };
     return 0;

@@ -2,6 +2,7 @@
 /* score: see score.h.  The other model is known by its logits in a file, or is there itself. */
 #include "lib/infer/score.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/json.h"
 #include "lib/base/maths.h"
 #include "lib/base/os.h"
@@ -118,15 +119,8 @@ check_sample(struct score *x, const struct tok_sample *t)
 static int
 add_length(struct score *x, const struct tok_sample *t)
 {
-    if (x->n == x->cap) {
-        size_t cap = x->cap ? 2 * x->cap : 1024;
-        uint32_t *p = realloc(x->length, cap * sizeof *p);
-        if (!p)
-            return err_set(x->s->err, ERR_MEMORY, "out of memory for %zu samples",
-                           x->n);
-        x->length = p;
-        x->cap = cap;
-    }
+    if (!GROW(x->length, x->n, x->cap, 1024))
+        return err_set(x->s->err, ERR_MEMORY, "out of memory for %zu samples", x->n);
     x->length[x->n++] = t->n;
     return 0;
 }

@@ -4,6 +4,7 @@
  * have but the SHA-256 of the files, so that equal files give equal statements. */
 #include "lib/inspect/inspect.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/json.h"
 
 #include "lib/file/feed.h"
@@ -278,14 +279,8 @@ static int
 add_record(struct statement *t, struct slice record)
 {
     struct record_list *l = &t->records;
-    if (!l->v || l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 16;
-        struct slice *v = realloc(l->v, cap * sizeof *v);
-        if (!v)
-            return no_memory(t);
-        l->v = v;
-        l->cap = cap;
-    }
+    if (!GROW(l->v, l->n, l->cap, 16))
+        return no_memory(t);
     l->v[l->n++] = record;
     return 0;
 }

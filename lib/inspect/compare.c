@@ -3,6 +3,7 @@
 #include "lib/inspect/inspect.h"
 
 #include "lib/base/arena.h"
+#include "lib/base/grow.h"
 #include "lib/base/par.h"
 #include "lib/file/reader.h"
 #include "lib/load/training.h"
@@ -39,14 +40,8 @@ struct manifest {
 static int
 keep_line(struct manifest *m, char *hex, size_t digits, struct err *err)
 {
-    if (m->n == m->cap) {
-        size_t cap = m->cap ? 2 * m->cap : 64;
-        struct line *line = realloc(m->line, cap * sizeof *line);
-        if (!line)
-            return err_set(err, ERR_MEMORY, "out of memory for the manifest");
-        m->line = line;
-        m->cap = cap;
-    }
+    if (!GROW(m->line, m->n, m->cap, 64))
+        return err_set(err, ERR_MEMORY, "out of memory for the manifest");
     hex[digits] = '\0';
     m->line[m->n++] = (struct line){ hex, hex + digits + 2, false };
     return 0;
@@ -694,14 +689,8 @@ put_difference(struct diff *d, const struct view *v, double gap, struct buf *out
         flush_differences(d->c->printer, out);
         return 0;
     }
-    if (d->n_waiting == d->cap_waiting) {
-        size_t cap = d->cap_waiting ? 2 * d->cap_waiting : 64;
-        struct waiting *w = realloc(d->waiting, cap * sizeof *w);
-        if (!w)
-            return err_set(err, ERR_MEMORY, "out of memory for differences");
-        d->waiting = w;
-        d->cap_waiting = cap;
-    }
+    if (!GROW(d->waiting, d->n_waiting, d->cap_waiting, 64))
+        return err_set(err, ERR_MEMORY, "out of memory for differences");
     struct waiting *w = &d->waiting[d->n_waiting++];
     *w = (struct waiting){ v->name, d->lines.len, 0, gap, v->nbytes };
     buf_add(&d->lines, out->data, out->len);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* list_tok: what datcat tells of a .tok, which has samples in place of tensors.  It is read
  * in order, in little memory, and always to its end: nothing of it is true before. */
+#include "lib/base/grow.h"
 #include "lib/base/num.h"
 #include "lib/format/tok.h"
 #include "lib/inspect/inspect.h"
@@ -61,14 +62,8 @@ static int
 add_length(struct look *k, int kind, uint32_t v)
 {
     struct lengths *l = &k->lengths[kind];
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 1024;
-        uint32_t *more = realloc(l->v, cap * sizeof *more);
-        if (!more)
-            return err_set(k->err, ERR_MEMORY, "out of memory for %zu lengths", cap);
-        l->v = more;
-        l->cap = cap;
-    }
+    if (!GROW(l->v, l->n, l->cap, 1024))
+        return err_set(k->err, ERR_MEMORY, "out of memory for %zu lengths", l->n + 1);
     l->v[l->n++] = v;
     return 0;
 }

@@ -2,6 +2,7 @@
 /* load: see load.h. */
 #include "lib/load/load.h"
 
+#include "lib/base/grow.h"
 #include "lib/format/dialect.h"
 #include "lib/load/bulk.h"
 #include "lib/load/quantizer.h"
@@ -187,15 +188,9 @@ settle_head(struct model *m)
 static void *
 own(struct model *m, size_t bytes)
 {
-    if (m->n_owned == m->cap_owned) {
-        size_t cap = m->cap_owned ? 2 * m->cap_owned : 256;
-        void **v = realloc(m->owned, cap * sizeof *v);
-        if (!v) {
-            err_set(m->err, ERR_MEMORY, "out of memory for the model");
-            return NULL;
-        }
-        m->owned = v;
-        m->cap_owned = cap;
+    if (!GROW(m->owned, m->n_owned, m->cap_owned, 256)) {
+        err_set(m->err, ERR_MEMORY, "out of memory for the model");
+        return NULL;
     }
     void *p = kernels_alloc(m->k, m->memory, bytes ? bytes : 1);
     if (p)

@@ -2,6 +2,8 @@
 /* pool: see pool.h. */
 #include "lib/load/pool.h"
 
+#include "lib/base/grow.h"
+
 #include <stdlib.h>
 
 /* An unused buffer, if possible one that is large enough; else a new one. */
@@ -17,14 +19,8 @@ find(struct pool *pool, size_t bytes)
     }
     if (unused)
         return unused;
-    if (!pool->v || pool->n == pool->cap) {
-        size_t cap = pool->cap ? 2 * pool->cap : 16;
-        struct pool_buffer *v = realloc(pool->v, cap * sizeof *v);
-        if (!v)
-            return NULL;
-        pool->v = v;
-        pool->cap = cap;
-    }
+    if (!GROW(pool->v, pool->n, pool->cap, 16))
+        return NULL;
     pool->v[pool->n] = (struct pool_buffer){ 0 };
     return &pool->v[pool->n++];
 }

@@ -2,6 +2,7 @@
 /* pass: see pass.h. */
 #include "lib/model/pass.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/num.h"
 #include "lib/nvfp4/tiles.h"
 
@@ -212,15 +213,9 @@ pass_gradient(struct pass *p, const struct matrix *dy, enum role role, int layer
 static void *
 own(struct pass *p, enum memory what, size_t bytes)
 {
-    if (p->n_owned == p->cap_owned) {
-        size_t cap = p->cap_owned ? 2 * p->cap_owned : 256;
-        void **v = realloc(p->owned, cap * sizeof *v);
-        if (!v) {
-            err_set(p->n->err, ERR_MEMORY, "out of memory for a pass");
-            return NULL;
-        }
-        p->owned = v;
-        p->cap_owned = cap;
+    if (!GROW(p->owned, p->n_owned, p->cap_owned, 256)) {
+        err_set(p->n->err, ERR_MEMORY, "out of memory for a pass");
+        return NULL;
     }
     void *m = kernels_alloc(p->k, what, bytes);
     if (m)

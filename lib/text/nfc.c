@@ -8,6 +8,7 @@
  */
 #include "lib/text/nfc.h"
 
+#include "lib/base/grow.h"
 #include "lib/text/unicode.h"
 
 #include <stdlib.h>
@@ -36,17 +37,10 @@ struct segment {
 static void
 segment_add(struct segment *s, uint32_t cp)
 {
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? s->cap * 2 : 64;
-        uint32_t *v = realloc(s->v, cap * sizeof *v);
-        if (!v) {
-            s->failed = true;
-            return;
-        }
-        s->v = v;
-        s->cap = cap;
-    }
-    s->v[s->n++] = cp << 8 | unicode_ccc(cp);
+    if (GROW(s->v, s->n, s->cap, 64))
+        s->v[s->n++] = cp << 8 | unicode_ccc(cp);
+    else
+        s->failed = true;
 }
 
 /* First place in a sorted array that is not below key. */

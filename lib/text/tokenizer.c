@@ -13,6 +13,7 @@
  */
 #include "lib/text/tokenizer.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/json.h"
 #include "lib/file/foreign.h"
 #include "lib/file/map.h"
@@ -57,22 +58,6 @@ no_memory(struct loader *l)
 {
     return err_set(l->j.err, ERR_MEMORY, "%s: out of memory for the tokenizer",
                    l->j.file);
-}
-
-/* The array with capacity for one more element of the given size; NULL: no memory, and the
- * old one stays. */
-static void *
-grown(struct loader *l, void *array, size_t n, size_t *cap, size_t size)
-{
-    if (n < *cap)
-        return array;
-    size_t more = *cap ? *cap * 2 : 64;
-    void *new = realloc(array, more * size);
-    if (new)
-        *cap = more;
-    else
-        no_memory(l);
-    return new;
 }
 
 /* The next key of an object with fixed keys: its number with its value to be
@@ -464,11 +449,8 @@ add_merge(struct loader *l, struct slice left, struct slice right, size_t at)
     if (add_bytes(l, right, at) < 0 || known_token(l, &m.right, middle, at) < 0 ||
         known_token(l, &m.id, 1, at) < 0)
         return -1;
-    struct bpe_merge *all =
-        grown(l, l->merge, l->n_merges, &l->cap_merges, sizeof *l->merge);
-    if (!all)
-        return -1;
-    l->merge = all;
+    if (!GROW(l->merge, l->n_merges, l->cap_merges, 64))
+        return no_memory(l);
     l->merge[l->n_merges++] = m;
     return 0;
 }
@@ -599,11 +581,8 @@ read_added_token(struct loader *l)
     a.id = (uint32_t)id;
     if (need_keys(j, seen, 3, "added token") < 0)
         return -1;
-    struct added_entry *all =
-        grown(l, l->added, l->n_added, &l->cap_added, sizeof *l->added);
-    if (!all)
-        return -1;
-    l->added = all;
+    if (!GROW(l->added, l->n_added, l->cap_added, 64))
+        return no_memory(l);
     l->added[l->n_added++] = a;
     return 0;
 }

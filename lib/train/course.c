@@ -4,6 +4,7 @@
  * the order of the current epoch. */
 #include "lib/train/course.h"
 
+#include "lib/base/grow.h"
 #include "lib/base/shuffle.h"
 
 #include <stdlib.h>
@@ -21,14 +22,8 @@ no_memory(struct err *err)
 static int
 add_sample(struct course *d, const struct tok_sample *s, struct err *err)
 {
-    if (d->n == d->cap) {
-        size_t cap = d->cap ? 2 * d->cap : 1024;
-        struct length *v = realloc(d->sample, cap * sizeof *v);
-        if (!v)
-            return no_memory(err);
-        d->sample = v;
-        d->cap = cap;
-    }
+    if (!GROW(d->sample, d->n, d->cap, 1024))
+        return no_memory(err);
     d->sample[d->n++] = (struct length){ s->n, s->targets };
     d->packed |= s->n_starts > 1;
     return 0;
@@ -318,17 +313,10 @@ next_sample(struct course *d, size_t *at, struct err *err)
 static void
 push(struct buf32 *b, int32_t v)
 {
-    if (b->n == b->cap) {
-        size_t cap = b->cap ? 2 * b->cap : 4096;
-        int32_t *p = realloc(b->v, cap * sizeof *p);
-        if (!p) {
-            b->failed = true;
-            return;
-        }
-        b->v = p;
-        b->cap = cap;
-    }
-    b->v[b->n++] = v;
+    if (GROW(b->v, b->n, b->cap, 4096))
+        b->v[b->n++] = v;
+    else
+        b->failed = true;
 }
 
 /* All ids but the last are inputs, whose labels are the ids that follow.  Attention does not

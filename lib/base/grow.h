@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* grow: arrays that grow by doubling. */
+#ifndef NIBBLE_BASE_GROW_H
+#define NIBBLE_BASE_GROW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Make room for one item behind the n items of the array v, which has capacity cap (two lvalues); a
+ * new array begins with `first` items.  false: no memory, and nothing has changed. */
+#define GROW(v, n, cap, first) grow_array(&(v), n, &(cap), sizeof *(v), first)
+
+/* v: the address of the pointer to the array. */
+bool grow_array(void *v, size_t n, size_t *cap, size_t size, size_t first);
+
+#endif
