@@ -17,7 +17,7 @@ static adamw_fn *const table[ISA_COUNT] = {
 #endif
 };
 
-struct job {
+struct adamw_job {
     adamw_fn *run;
     const struct adam_state *s;
     const float *grad;
@@ -28,7 +28,7 @@ struct job {
 static void
 update(const void *ctx, size_t at, size_t end)
 {
-    const struct job *j = ctx;
+    const struct adamw_job *j = ctx;
     j->run(j->s, j->grad, j->first + at, end - at, j->a);
     if (j->a->amax) // while the master is in the cache
         cpu_grow_amax(j->a->amax, j->s->master, j->s->dtype,
@@ -40,7 +40,8 @@ cpu_adamw(struct kernels *k, const struct adam_update *u, size_t count)
 {
     struct cpu *c = cpu_of(k);
     for (; count; count--, u++) {
-        struct job j = { table[c->isa], &u->state, u->grad.data, u->first, &u->step };
+        struct adamw_job j = { table[c->isa], &u->state, u->grad.data, u->first,
+                               &u->step };
         if (!isnan(*u->step.clip))
             cpu_for_ranges(c, u->n, SMALL_PART, update, &j);
     }

@@ -37,7 +37,7 @@ struct span {
     size_t token, end, before;
 };
 
-struct job {
+struct attention_job {
     struct cpu *c;
     const struct gemm_isa *isa;
     const struct heads *h;
@@ -63,7 +63,7 @@ struct block {
 };
 
 static struct block
-block_of(const struct job *j, size_t kv, const struct span *s, size_t i)
+block_of(const struct attention_job *j, size_t kv, const struct span *s, size_t i)
 {
     const struct heads *h = j->h;
     struct block b = { .kv = kv, .token = s->token + i * j->block };
@@ -77,40 +77,40 @@ block_of(const struct job *j, size_t kv, const struct span *s, size_t i)
 }
 
 static size_t
-blocks_of(const struct job *j, const struct span *s)
+blocks_of(const struct attention_job *j, const struct span *s)
 {
     return ceil_div(s->end - s->token, j->block);
 }
 
 static size_t
-token_of(const struct job *j, const struct block *b, size_t row)
+token_of(const struct attention_job *j, const struct block *b, size_t row)
 {
     return b->token + row / j->group;
 }
 
 static size_t
-head_of(const struct job *j, const struct block *b, size_t row)
+head_of(const struct attention_job *j, const struct block *b, size_t row)
 {
     return b->kv * j->group + row % j->group;
 }
 
 /* Offset of a row in q, out and dout. */
 static size_t
-row_offset(const struct job *j, const struct block *b, size_t row)
+row_offset(const struct attention_job *j, const struct block *b, size_t row)
 {
     const struct heads *h = j->h;
     return (token_of(j, b, row) * h->query + head_of(j, b, row)) * h->dim;
 }
 
 static size_t
-key_offset(const struct job *j, size_t key, size_t kv)
+key_offset(const struct attention_job *j, size_t key, size_t kv)
 {
     return (key * j->h->kv + kv) * j->h->dim;
 }
 
 /* Rows of a block, contiguous, times a factor. */
 static void
-gather(const struct job *j, float *out, const float *x, const struct block *b,
+gather(const struct attention_job *j, float *out, const float *x, const struct block *b,
        float factor)
 {
     size_t dim = j->h->dim;
@@ -122,15 +122,15 @@ gather(const struct job *j, float *out, const float *x, const struct block *b,
 enum side { SIDE_A, SIDE_B };
 
 static size_t
-unit_of(const struct job *j, enum side side)
+unit_of(const struct attention_job *j, enum side side)
 {
     return side == SIDE_A ? j->isa->mr : j->isa->nr;
 }
 
 /* Panels of n rows of k elements: rows of A, or columns of B. */
 static void
-pack_rows(const struct job *j, float *out, const float *x, size_t stride, size_t n,
-          size_t k, enum side side)
+pack_rows(const struct attention_job *j, float *out, const float *x, size_t stride,
+          size_t n, size_t k, enum side side)
 {
     size_t unit = unit_of(j, side);
     for (size_t r = 0; r < n; r += unit, out += unit * k) {
@@ -141,8 +141,8 @@ pack_rows(const struct job *j, float *out, const float *x, size_t stride, size_t
 
 /* Panels of n columns of k elements: columns of B, or rows of A transposed. */
 static void
-pack_columns(const struct job *j, float *out, const float *x, size_t stride, size_t k,
-             size_t n, enum side side)
+pack_columns(const struct attention_job *j, float *out, const float *x, size_t stride,
+             size_t k, size_t n, enum side side)
 {
     size_t unit = unit_of(j, side);
     for (size_t col = 0; col < n; col += unit, out += unit * k) {
@@ -157,7 +157,7 @@ pack_columns(const struct job *j, float *out, const float *x, size_t stride, siz
 
 /* Which of n keys from `key` on a token sees: *low .. *high - 1. */
 static void
-visible(const struct job *j, size_t token, size_t key, size_t n, size_t *low,
+visible(const struct attention_job *j, size_t token, size_t key, size_t n, size_t *low,
         size_t *high)
 {
     size_t first = (size_t)j->h->first[token], end = j->h->past + token + 1;
@@ -182,7 +182,7 @@ in_panels(size_t n)
 
 /* A worker's part of the workspace; an item's where there are no more items than parts. */
 static float *
-part_of(const struct job *j, size_t item, unsigned worker)
+part_of(const struct attention_job *j, size_t item, unsigned worker)
 {
     return j->workspace + (j->items <= j->workers ? item : worker) * j->worker_size;
 }
@@ -207,7 +207,7 @@ struct forward {
 };
 
 static struct forward
-forward_buffers(const struct job *j, float *part, size_t *size)
+forward_buffers(const struct attention_job *j, float *part, size_t *size)
 {
     float *start = part;
     size_t rows = j->block * j->group;
@@ -234,7 +234,7 @@ is_few(const struct block *b)
 }
 
 static struct few
-few_of(const struct job *j, const struct forward *f, const struct block *b,
+few_of(const struct attention_job *j, const struct forward *f, const struct block *b,
        const float *keys)
 {
     return (struct few){ .x = keys + key_offset(j, b->from, b->kv),
@@ -247,7 +247,8 @@ few_of(const struct job *j, const struct forward *f, const struct block *b,
 }
 
 static void
-scores_of_few(const struct job *j, const struct forward *f, const struct block *b)
+scores_of_few(const struct attention_job *j, const struct forward *f,
+              const struct block *b)
 {
     struct few few = few_of(j, f, b, j->key);
     uint64_t mode = few.bf16 ? flush_begin(FLUSH_ALL) : 0;
@@ -259,7 +260,8 @@ scores_of_few(const struct job *j, const struct forward *f, const struct block *
 }
 
 static void
-values_of_few(const struct job *j, const struct forward *f, const struct block *b)
+values_of_few(const struct attention_job *j, const struct forward *f,
+              const struct block *b)
 {
     struct few few = few_of(j, f, b, j->value);
     uint64_t mode = few.bf16 ? flush_begin(FLUSH_ALL) : 0;
@@ -271,7 +273,8 @@ values_of_few(const struct job *j, const struct forward *f, const struct block *
 }
 
 static void
-scores_of_many(const struct job *j, const struct forward *f, const struct block *b)
+scores_of_many(const struct attention_job *j, const struct forward *f,
+               const struct block *b)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
     pack_rows(j, f->row_panels, f->rows, dim, b->rows, dim, SIDE_A);
@@ -285,7 +288,8 @@ scores_of_many(const struct job *j, const struct forward *f, const struct block 
 }
 
 static void
-compute_scores(const struct job *j, const struct forward *f, const struct block *b)
+compute_scores(const struct attention_job *j, const struct forward *f,
+               const struct block *b)
 {
     gather(j, f->rows, j->q, b, j->scale);
     if (is_few(b))
@@ -296,7 +300,7 @@ compute_scores(const struct job *j, const struct forward *f, const struct block 
 
 /* Exponentials of scores, 0 for keys that the row does not see, and their sums. */
 static void
-softmax(const struct job *j, const struct forward *f, const struct block *b)
+softmax(const struct attention_job *j, const struct forward *f, const struct block *b)
 {
     const struct rows_isa *rows = j->c->rows;
     size_t n = b->to - b->from, low, high;
@@ -313,7 +317,8 @@ softmax(const struct job *j, const struct forward *f, const struct block *b)
 }
 
 static void
-values_of_many(const struct job *j, const struct forward *f, const struct block *b)
+values_of_many(const struct attention_job *j, const struct forward *f,
+               const struct block *b)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
     for (size_t key = b->from; key < b->to; key += KEYS) {
@@ -327,7 +332,8 @@ values_of_many(const struct job *j, const struct forward *f, const struct block 
 }
 
 static void
-sum_values(const struct job *j, const struct forward *f, const struct block *b)
+sum_values(const struct attention_job *j, const struct forward *f,
+           const struct block *b)
 {
     size_t dim = j->h->dim;
     if (is_few(b))
@@ -343,7 +349,7 @@ sum_values(const struct job *j, const struct forward *f, const struct block *b)
 static int
 forward(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct attention_job *j = ctx;
     size_t block = j->blocks - 1 - i / j->h->kv;
     const struct span *s = j->span + j->spans - 1;
     while (s->before > block)
@@ -372,13 +378,13 @@ struct backward {
 
 /* Offset of a row in dq. */
 static size_t
-dq_offset(const struct job *j, const struct block *b, size_t row)
+dq_offset(const struct attention_job *j, const struct block *b, size_t row)
 {
     return token_of(j, b, row) * j->dq_stride + head_of(j, b, row) * j->h->dim;
 }
 
 static struct backward
-backward_buffers(const struct job *j, float *part, size_t *size)
+backward_buffers(const struct attention_job *j, float *part, size_t *size)
 {
     float *start = part;
     size_t rows = j->block * j->group;
@@ -401,7 +407,8 @@ backward_buffers(const struct job *j, float *part, size_t *size)
 }
 
 static void
-pack_block(const struct job *j, const struct backward *f, const struct block *b)
+pack_block(const struct attention_job *j, const struct backward *f,
+           const struct block *b)
 {
     size_t dim = j->h->dim;
     gather(j, f->q, j->q, b, j->scale);
@@ -417,8 +424,8 @@ pack_block(const struct job *j, const struct backward *f, const struct block *b)
 
 /* p and ds of n keys. */
 static void
-compute_ds(const struct job *j, const struct backward *f, const struct block *b,
-           size_t key, size_t n)
+compute_ds(const struct attention_job *j, const struct backward *f,
+           const struct block *b, size_t key, size_t n)
 {
     const struct rows_isa *rows = j->c->rows;
     size_t dim = j->h->dim, stride = j->h->kv * dim, low, high;
@@ -442,8 +449,8 @@ compute_ds(const struct job *j, const struct backward *f, const struct block *b,
 
 /* dkey, dvalue and dq grow by the products of some rows with n keys. */
 static void
-add_gradients(const struct job *j, const struct backward *f, const struct block *b,
-              size_t key, size_t n)
+add_gradients(const struct attention_job *j, const struct backward *f,
+              const struct block *b, size_t key, size_t n)
 {
     size_t dim = j->h->dim, stride = j->h->kv * dim;
     size_t at = key_offset(j, key, b->kv), to = key * j->dkv_stride + b->kv * dim;
@@ -462,7 +469,7 @@ add_gradients(const struct job *j, const struct backward *f, const struct block 
 static int
 backward(void *ctx, size_t item, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct attention_job *j = ctx;
     const struct span *s = &j->span[item / j->h->kv];
     size_t dim = j->h->dim, kv = item % j->h->kv;
     struct backward f = backward_buffers(j, part_of(j, item, worker), NULL);
@@ -486,18 +493,18 @@ backward(void *ctx, size_t item, unsigned worker, struct err *err)
 
 /* Tokens of that many rows, 1 at least. */
 static size_t
-tokens_of(const struct job *j, size_t rows)
+tokens_of(const struct attention_job *j, size_t rows)
 {
     return rows / j->group ? rows / j->group : 1;
 }
 
 /* What does not depend on where documents begin. */
-static struct job
+static struct attention_job
 shape_of(const struct heads *h)
 {
-    struct job j = { .h = h,
-                     .scale = 1 / sqrtf((float)h->dim),
-                     .max_tokens = h->tokens };
+    struct attention_job j = { .h = h,
+                               .scale = 1 / sqrtf((float)h->dim),
+                               .max_tokens = h->tokens };
     j.group = h->query / h->kv;
     j.block = min(tokens_of(&j, ROWS), h->tokens);
     j.max_spans = h->tokens / tokens_of(&j, MIN_SPAN) + 1;
@@ -511,7 +518,7 @@ shape_of(const struct heads *h)
 
 /* Threads that there is work for. */
 static size_t
-workers_of(const struct job *j, unsigned threads, bool bwd)
+workers_of(const struct attention_job *j, unsigned threads, bool bwd)
 {
     size_t items = j->max_spans;
     if (!bwd)
@@ -521,7 +528,7 @@ workers_of(const struct job *j, unsigned threads, bool bwd)
 
 /* Bytes of workspace: parts of the workers, then spans. */
 static size_t
-workspace_bytes(struct job *j, unsigned threads, bool bwd)
+workspace_bytes(struct attention_job *j, unsigned threads, bool bwd)
 {
     if (bwd)
         backward_buffers(j, NULL, &j->worker_size);
@@ -535,20 +542,20 @@ workspace_bytes(struct job *j, unsigned threads, bool bwd)
 size_t
 cpu_attention_workspace(const struct cpu_kind *c, const struct heads *h)
 {
-    struct job j = shape_of(h);
+    struct attention_job j = shape_of(h);
     return workspace_bytes(&j, c->threads, false);
 }
 
 size_t
 cpu_attention_bwd_workspace(const struct cpu_kind *c, const struct heads *h)
 {
-    struct job j = shape_of(h);
+    struct attention_job j = shape_of(h);
     return workspace_bytes(&j, c->threads, true);
 }
 
 /* Spans from the last token on; what is left at the start is one, however short. */
 static void
-divide(struct job *j, struct span *span)
+divide(struct attention_job *j, struct span *span)
 {
     const struct heads *h = j->h;
     size_t min_tokens = tokens_of(j, MIN_SPAN), end = h->tokens, low = SIZE_MAX;
@@ -570,7 +577,7 @@ divide(struct job *j, struct span *span)
 
 /* Workspace and spans; false: nothing to do, or no memory. */
 static bool
-begin(struct job *j, struct cpu *c, bool bwd)
+begin(struct attention_job *j, struct cpu *c, bool bwd)
 {
     size_t bytes = workspace_bytes(j, par_threads(c->pool), bwd);
     j->c = c;
@@ -588,7 +595,7 @@ cpu_attention(struct kernels *k, const struct matrix *out, float *lse,
               const struct matrix *q, const struct matrix *key,
               const struct matrix *value, const struct heads *h)
 {
-    struct job j = shape_of(h);
+    struct attention_job j = shape_of(h);
     j.q = q->data;
     j.key = key->data;
     j.value = value->data;
@@ -612,7 +619,7 @@ cpu_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matri
                   const struct matrix *key, const struct matrix *value, float *work,
                   const struct heads *h)
 {
-    struct job j = shape_of(h);
+    struct attention_job j = shape_of(h);
     (void)work;
     j.q = q->data;
     j.key = key->data;

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ops.h"
 
-struct job {
+struct block_gram_job {
     double *gram;
     size_t width;
     const struct matrix *x;
@@ -14,7 +14,7 @@ struct job {
 static void
 gram_rows(const void *ctx, size_t first, size_t end)
 {
-    const struct job *j = ctx;
+    const struct block_gram_job *j = ctx;
     size_t w = j->width;
     for (size_t c = first; c < end; c++) {
         double *to = j->gram + c * w;
@@ -31,6 +31,6 @@ gram_rows(const void *ctx, size_t first, size_t end)
 void
 cpu_block_gram(struct kernels *k, double *gram, size_t width, const struct matrix *x)
 {
-    struct job j = { gram, width, x };
+    struct block_gram_job j = { gram, width, x };
     cpu_for_ranges(cpu_of(k), x->cols, 1, gram_rows, &j);
 }

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct job {
+struct clip_job {
     const struct rows_isa *rows;
     const float *x;
     double *sum; // of each block
@@ -16,7 +16,7 @@ struct job {
 static void
 sum_block(const void *ctx, size_t first, size_t end)
 {
-    const struct job *j = ctx;
+    const struct clip_job *j = ctx;
     j->sum[first / SQUARES_BLOCK] = j->rows->sum_squares(j->x + first, end - first);
 }
 
@@ -25,7 +25,7 @@ static size_t
 sum_blocks(struct cpu *c, double *sums, const struct matrix *g)
 {
     size_t n = g->rows * g->cols;
-    const struct job j = { c->rows, g->data, sums };
+    const struct clip_job j = { c->rows, g->data, sums };
     cpu_for_ranges(c, n, SQUARES_BLOCK, sum_block, &j);
     return ceil_div(n, SQUARES_BLOCK);
 }

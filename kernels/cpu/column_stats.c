@@ -7,7 +7,7 @@
 
 enum { COLUMNS = 256 }; // of a thread at a time
 
-struct job {
+struct column_stats_job {
     double *squares;
     float *peak;
     const struct matrix *x;
@@ -16,7 +16,7 @@ struct job {
 static void
 stats_of(const void *ctx, size_t first, size_t end)
 {
-    const struct job *j = ctx;
+    const struct column_stats_job *j = ctx;
     for (size_t r = 0; r < j->x->rows; r++) {
         const float *row = (const float *)j->x->data + r * j->x->stride;
         for (size_t i = first; i < end; i++) {
@@ -30,6 +30,6 @@ void
 cpu_column_stats(struct kernels *k, double *squares, float *peak,
                  const struct matrix *x)
 {
-    struct job j = { squares, peak, x };
+    struct column_stats_job j = { squares, peak, x };
     cpu_for_ranges(cpu_of(k), x->cols, COLUMNS, stats_of, &j);
 }

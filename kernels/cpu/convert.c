@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops.h"
 #include "lib/nvfp4/codec.h"
 
-struct job {
+struct convert_job {
     const struct cpu *c;
     const struct matrix *y, *x;
 };
@@ -21,7 +21,7 @@ cpu_read_floats(const struct cpu *c, float *y, const void *x, enum dtype dtype,
 static void
 convert_elements(const void *ctx, size_t first, size_t end)
 {
-    const struct job *j = ctx;
+    const struct convert_job *j = ctx;
     cpu_read_floats(j->c, (float *)j->y->data + first, j->x->data, j->x->dtype, first,
                     end - first);
 }
@@ -29,7 +29,7 @@ convert_elements(const void *ctx, size_t first, size_t end)
 static void
 convert_nvfp4_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
+    const struct convert_job *j = ctx;
     const struct matrix *x = j->x;
     size_t n = x->cols;
     for (; r < end; r++) {
@@ -43,7 +43,7 @@ void
 cpu_convert(struct kernels *k, const struct matrix *y, const struct matrix *x)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { c, y, x };
+    struct convert_job j = { c, y, x };
     if (x->dtype == DT_NVFP4)
         cpu_for_ranges(c, x->rows, PART / x->cols + 1, convert_nvfp4_rows, &j);
     else
@@ -53,7 +53,7 @@ cpu_convert(struct kernels *k, const struct matrix *y, const struct matrix *x)
 static void
 add_elements(const void *ctx, size_t first, size_t end)
 {
-    const struct job *j = ctx;
+    const struct convert_job *j = ctx;
     float x[SMALL_PART];
     cpu_read_floats(j->c, x, j->x->data, j->x->dtype, first, end - first);
     j->c->rows->axpy((float *)j->y->data + first, 1, x, end - first);
@@ -65,7 +65,7 @@ cpu_sum(struct kernels *k, const struct matrix *y, size_t n, const struct matrix
 {
     struct cpu *c = cpu_of(k);
     for (size_t i = 0; i < n; i++) {
-        struct job j = { c, y, &x[i] };
+        struct convert_job j = { c, y, &x[i] };
         if (add || i)
             cpu_for_ranges(c, x->rows * x->cols, SMALL_PART, add_elements, &j);
         else

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-struct job {
+struct cross_entropy_job {
     const struct rows_isa *rows;
     float *loss, *logits;
     const int32_t *label;
@@ -15,7 +15,7 @@ struct job {
 };
 
 static void
-loss_of_row(const struct job *j, size_t r)
+loss_of_row(const struct cross_entropy_job *j, size_t r)
 {
     float *row = j->logits + r * j->vocab;
     int32_t label = j->label[r];
@@ -43,6 +43,7 @@ cpu_cross_entropy(struct kernels *k, float *loss, const struct matrix *logits,
                   const int32_t *label, float scale)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { c->rows, loss, logits->data, label, logits->cols, scale };
+    struct cross_entropy_job j = { c->rows, loss,         logits->data,
+                                   label,   logits->cols, scale };
     cpu_for_ranges(c, logits->rows, 1, loss_of_rows, &j);
 }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-struct job {
+struct distill_job {
     const struct rows_isa *rows;
     float *ce, *kl, *logits;
     const float *teacher;
@@ -18,7 +18,7 @@ struct job {
 };
 
 static void
-distill_row(const struct job *j, size_t r)
+distill_row(const struct distill_job *j, size_t r)
 {
     float *z = j->logits + r * j->vocab, share = j->how->share;
     const float *t = j->teacher + r * j->vocab;
@@ -60,7 +60,7 @@ cpu_distill(struct kernels *k, float *ce, float *kl, const struct matrix *logits
             const struct distill *how, float scale)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { c->rows, ce,           kl,  logits->data, teacher->data,
-                     label,   logits->cols, how, scale };
+    struct distill_job j = { c->rows, ce,           kl,  logits->data, teacher->data,
+                             label,   logits->cols, how, scale };
     cpu_for_ranges(c, logits->rows, 1, distill_rows, &j);
 }

@@ -15,7 +15,7 @@
 enum { PIECE = 1 << 10 }; // elements that are computed at a time
 
 /* What rows are converted of: codes or values of x; or values that are computed of it. */
-struct job {
+struct fp8_job {
     const struct rows_isa *rows;
     const struct matrix *to, *x, *up;
     const struct fp8_found *found; // NULL: not wanted
@@ -28,7 +28,7 @@ struct job {
 };
 
 static void
-add_lost(const struct job *j, uint64_t lost)
+add_lost(const struct fp8_job *j, uint64_t lost)
 {
     if (j->found && lost)
         __atomic_fetch_add(j->found->lost, lost, __ATOMIC_RELAXED);
@@ -43,7 +43,7 @@ transposed_at(const struct matrix *m, size_t row, size_t col)
 static void
 codes_of_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
+    const struct fp8_job *j = ctx;
     size_t cols = j->x->cols, at = r * cols;
     add_lost(
         j, nvfp4_e4m3(dtype_at(DT_F8_E4M3, j->to->data, at), transposed_at(j->to, r, 0),
@@ -74,7 +74,7 @@ convert(const struct matrix *to, size_t r, size_t c, const float *x, size_t n,
 
 /* The same, counted. */
 static void
-convert_counting(const struct job *j, size_t r, size_t c, const float *x, size_t n)
+convert_counting(const struct fp8_job *j, size_t r, size_t c, const float *x, size_t n)
 {
     if (j->found)
         cpu_grow_amax(j->found->amax, x, DT_F32, 0, n);
@@ -84,7 +84,7 @@ convert_counting(const struct job *j, size_t r, size_t c, const float *x, size_t
 static void
 values_of_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
+    const struct fp8_job *j = ctx;
     size_t cols = j->x->cols;
     for (; r < end; r++)
         convert_counting(j, r, 0, (const float *)j->x->data + r * cols, cols);
@@ -93,7 +93,7 @@ values_of_rows(const void *ctx, size_t r, size_t end)
 static void
 norm_of_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
+    const struct fp8_job *j = ctx;
     size_t cols = j->x->cols;
     float y[PIECE];
     for (; r < end; r++)
@@ -108,7 +108,7 @@ norm_of_rows(const void *ctx, size_t r, size_t end)
 static void
 swiglu_of_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
+    const struct fp8_job *j = ctx;
     size_t cols = j->x->cols;
     float y[PIECE];
     for (; r < end; r++)
@@ -124,7 +124,7 @@ swiglu_of_rows(const void *ctx, size_t r, size_t end)
 static void
 swiglu_bwd_of_rows(const void *ctx, size_t r, size_t end)
 {
-    const struct job *j = ctx;
+    const struct fp8_job *j = ctx;
     size_t cols = j->x->cols;
     float dgate[PIECE], dup[PIECE], y[PIECE];
     for (; r < end; r++)
@@ -178,7 +178,7 @@ begin(const struct matrix *to, float x_scale2, const float *amax, size_t n,
 }
 
 static void
-convert_rows(struct kernels *k, struct job *j, cpu_range_fn *fn, float x_scale2,
+convert_rows(struct kernels *k, struct fp8_job *j, cpu_range_fn *fn, float x_scale2,
              const float *amax, size_t n)
 {
     j->rows = cpu_of(k)->rows;
@@ -192,7 +192,7 @@ void
 cpu_to_fp8(struct kernels *k, const struct matrix *to, const struct matrix *x,
            const float *amax, size_t n, const struct fp8_found *found)
 {
-    struct job j = { .to = to, .x = x, .found = found };
+    struct fp8_job j = { .to = to, .x = x, .found = found };
     bool codes = x->dtype == DT_NVFP4;
     convert_rows(k, &j, codes ? codes_of_rows : values_of_rows,
                  codes && x->scale2 ? *x->scale2 : 1, amax, n);
@@ -213,7 +213,7 @@ cpu_norm_again_to_fp8(struct kernels *k, const struct matrix *to, const float *r
                       const struct matrix *x, const float *gain, const float *amax,
                       const struct fp8_found *found)
 {
-    struct job j = { .to = to, .x = x, .found = found, .rstd = rstd, .gain = gain };
+    struct fp8_job j = { .to = to, .x = x, .found = found, .rstd = rstd, .gain = gain };
     convert_rows(k, &j, norm_of_rows, 1, amax, 1);
 }
 
@@ -222,7 +222,7 @@ cpu_swiglu_to_fp8(struct kernels *k, const struct matrix *to, const struct matri
                   const struct matrix *up, const float *amax,
                   const struct fp8_found *found)
 {
-    struct job j = { .to = to, .x = gate, .up = up, .found = found };
+    struct fp8_job j = { .to = to, .x = gate, .up = up, .found = found };
     convert_rows(k, &j, swiglu_of_rows, 1, amax, 1);
 }
 
@@ -233,13 +233,13 @@ cpu_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                       const struct matrix *d, const struct matrix *gate,
                       const struct matrix *up)
 {
-    struct job j = { .rows = cpu_of(k)->rows,
-                     .to = d_gate_up,
-                     .x = gate,
-                     .up = up,
-                     .found = found,
-                     .d = d->data,
-                     .y = y };
+    struct fp8_job j = { .rows = cpu_of(k)->rows,
+                         .to = d_gate_up,
+                         .x = gate,
+                         .up = up,
+                         .found = found,
+                         .d = d->data,
+                         .y = y };
     if (!begin(d_gate_up, 1, amax, 1, &j.exponent) && found)
         *found->amax = *d_gate_up->scale2;
     begin(y, 1, y_amax, 1, &j.y_exponent);

@@ -7,7 +7,7 @@
 
 enum { BYTES = 1 << 18 }; // that are one thread's at a time
 
-struct job {
+struct gather_job {
     char *to;
     const char *from; // NULL: zeros
 };
@@ -15,7 +15,7 @@ struct job {
 static void
 copy_bytes(const void *ctx, size_t first, size_t end)
 {
-    const struct job *j = ctx;
+    const struct gather_job *j = ctx;
     if (j->from)
         memcpy(j->to + first, j->from + first, end - first);
     else
@@ -25,14 +25,14 @@ copy_bytes(const void *ctx, size_t first, size_t end)
 void
 cpu_copy(struct kernels *k, void *to, const void *from, size_t bytes)
 {
-    struct job j = { to, from };
+    struct gather_job j = { to, from };
     cpu_for_ranges(cpu_of(k), bytes, BYTES, copy_bytes, &j);
 }
 
 void
 cpu_zero(struct kernels *k, void *p, size_t bytes)
 {
-    struct job j = { p, NULL };
+    struct gather_job j = { p, NULL };
     cpu_for_ranges(cpu_of(k), bytes, BYTES, copy_bytes, &j);
 }
 

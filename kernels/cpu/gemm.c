@@ -50,7 +50,7 @@ struct packed {
     float factor;            // of bf16: multiplied before rounding
 };
 
-struct job {
+struct gemm_job {
     const struct gemm *g;
     const struct gemm_isa *isa;
     struct packed a, b;
@@ -187,7 +187,7 @@ pack_square(const struct gemm_isa *isa, const struct packed *p, size_t i)
 static int
 pack_one(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct gemm_job *j = ctx;
     (void)worker;
     (void)err;
     if (i < j->a_squares)
@@ -238,7 +238,7 @@ gemm_panels(const struct gemm_isa *isa, const float *a, const float *b, float *c
 static int
 run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct gemm_job *j = ctx;
     const struct gemm *g = j->g;
     size_t line = i / j->across, first = i % j->across * j->tile_n;
     size_t down = line / j->cuts, rows = GROUP / j->cuts, at = line % j->cuts * rows;
@@ -266,7 +266,7 @@ run_tile(void *ctx, size_t i, unsigned worker, struct err *err)
 static int
 run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct gemm_job *j = ctx;
     const struct gemm *g = j->g;
     size_t col = group * GROUP;
     struct packed b = j->b;
@@ -287,7 +287,8 @@ run_columns(void *ctx, size_t group, unsigned worker, struct err *err)
 }
 
 static int
-for_all(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *err)
+for_all(const struct gemm_job *j, struct par *pool, size_t n, par_fn fn,
+        struct err *err)
 {
     void *ctx = (void *)(uintptr_t)j;
     if (j->a.n * j->b.n * j->a.depth > SMALL)
@@ -299,7 +300,7 @@ for_all(const struct job *j, struct par *pool, size_t n, par_fn fn, struct err *
 
 /* Pack A, and B if it is new, and multiply. */
 static int
-run_part(struct job *j, bool new_b, struct par *pool, struct err *err)
+run_part(struct gemm_job *j, bool new_b, struct par *pool, struct err *err)
 {
     size_t down = ceil_div(j->a.n, GROUP), groups = ceil_div(j->b.n, GROUP);
     j->a_squares = squares(&j->a);
@@ -370,7 +371,7 @@ gemm_run(const struct gemm *g, const struct gemm_isa *isa, struct par *pool,
     enum { M = MAX_M * GROUP, K = MAX_K * K_BLOCK };
     const size_t N = max_n(g, par_threads(pool)) * GROUP;
     struct operand a = g->a, b = g->b;
-    struct job j = { .g = g, .isa = isa, .worker_b = workspace };
+    struct gemm_job j = { .g = g, .isa = isa, .worker_b = workspace };
     if (err->kind)
         return -1;
     if (g->k == 0)

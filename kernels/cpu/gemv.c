@@ -23,7 +23,7 @@ static gemv_fn *const table[ISA_COUNT] = {
 #endif
 };
 
-struct job {
+struct gemv_job {
     const struct gemv *g;
     gemv_fn *run;
     size_t part; // rows
@@ -32,7 +32,7 @@ struct job {
 /* For bf16 denormals are flushed; of NVFP4 only results, since decoding has denormal
  * operands.  Neither x nor decoded weights are denormal. */
 static void
-run_rows(const struct job *j, size_t row, size_t rows)
+run_rows(const struct gemv_job *j, size_t row, size_t rows)
 {
     bool decodes = j->g->w->dtype == DT_NVFP4;
     uint64_t mode = j->g->bf16 ? flush_begin(decodes ? FLUSH_RESULTS : FLUSH_ALL) : 0;
@@ -44,7 +44,7 @@ run_rows(const struct job *j, size_t row, size_t rows)
 static int
 part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct gemv_job *j = ctx;
     size_t row = i * j->part;
     (void)worker;
     (void)err;
@@ -103,7 +103,7 @@ gemv_round_x(float *out, const float *x, const struct matrix *w, size_t tokens,
 int
 gemv_run(const struct gemv *g, enum isa isa, struct par *pool, struct err *err)
 {
-    struct job j = { .g = g, .run = table[isa] };
+    struct gemv_job j = { .g = g, .run = table[isa] };
     size_t out = g->w->rows;
     if (err->kind)
         return -1;

@@ -83,7 +83,7 @@ cpu_largest(struct kernels *k, float *amax, const float *of, size_t n, size_t ra
 
 /* ---- a tensor ------------------------------------------------------------------------------ */
 
-struct job {
+struct quantize_job {
     const struct cpu *c;
     const struct matrix *to, *x;
     const struct quant_spec *spec;
@@ -94,7 +94,7 @@ struct job {
 static int
 tensor_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct quantize_job *j = ctx;
     const struct matrix *to = j->to;
     size_t row = i * j->part, rows = min(to->rows - row, j->part);
     size_t at = row * to->cols, n = rows * to->cols;
@@ -113,7 +113,7 @@ tensor_part(void *ctx, size_t i, unsigned worker, struct err *err)
 }
 
 static void
-quantize_tensor(struct job *j, struct cpu *c, const float *amax, size_t n)
+quantize_tensor(struct quantize_job *j, struct cpu *c, const float *amax, size_t n)
 {
     float max = 0;
     for (size_t i = 0; i < n; i++)
@@ -131,7 +131,7 @@ quantize_tensor(struct job *j, struct cpu *c, const float *amax, size_t n)
 /* ---- rows by scales of their own -------------------------------------------------------------------------- */
 
 static void
-quantize_row(const struct job *j, size_t row)
+quantize_row(const struct quantize_job *j, size_t row)
 {
     size_t n = j->to->cols, at = row * n, bad;
     const float *x = (const float *)j->x->data + at;
@@ -162,7 +162,7 @@ cpu_quantize(struct kernels *k, const struct matrix *to, const struct matrix *x,
 {
     struct cpu *c = cpu_of(k);
     struct quant_spec own = *spec;
-    struct job j = { .c = c, .to = to, .x = x, .spec = &own };
+    struct quantize_job j = { .c = c, .to = to, .x = x, .spec = &own };
     own.isa = c->isa;
     if (to->per_row) {
         cpu_for_ranges(c, to->rows, PART / to->cols + 1, quantize_rows, &j);

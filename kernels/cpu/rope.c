@@ -3,7 +3,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/ops.h"
 
-struct job {
+struct rope_job {
     const struct cpu *c;
     const struct matrix *x;
     const struct rope *r;
@@ -13,7 +13,7 @@ struct job {
 static void
 rope_tokens(const void *ctx, size_t t, size_t end)
 {
-    const struct job *j = ctx;
+    const struct rope_job *j = ctx;
     size_t dim = j->r->dim, half = dim / 2;
     for (; t < end; t++) {
         const float *cosine = j->r->table + (size_t)j->r->position[t] * dim;
@@ -26,7 +26,7 @@ rope_tokens(const void *ctx, size_t t, size_t end)
 static void
 rope(struct cpu *c, const struct matrix *x, const struct rope *r, float sign)
 {
-    struct job j = { c, x, r, sign };
+    struct rope_job j = { c, x, r, sign };
     cpu_for_ranges(c, x->rows, SMALL_PART / (r->heads * r->dim) + 1, rope_tokens, &j);
 }
 

@@ -8,7 +8,7 @@
 
 enum { PIECE = 1 << 10 }; // elements
 
-struct job {
+struct swiglu_job {
     const struct cpu *c;
     float *y, *d_gate_up;
     const float *gate, *up;
@@ -19,14 +19,14 @@ struct job {
 static void
 forward(const void *ctx, size_t at, size_t end)
 {
-    const struct job *j = ctx;
+    const struct swiglu_job *j = ctx;
     j->c->rows->swiglu(j->y + at, j->gate + at, j->up + at, end - at);
 }
 
 static void
 forward_unwritten(const void *ctx, size_t at, size_t end)
 {
-    const struct job *j = ctx;
+    const struct swiglu_job *j = ctx;
     float y[PIECE];
     for (; at < end; at += PIECE) {
         size_t n = min(end - at, PIECE);
@@ -40,7 +40,7 @@ cpu_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
            const struct matrix *up)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = { .c = c, .y = y->data, .gate = gate->data, .up = up->data };
+    struct swiglu_job j = { .c = c, .y = y->data, .gate = gate->data, .up = up->data };
     j.amax = y->amax;
     cpu_for_ranges(c, y->rows * y->cols, SMALL_PART,
                    y->data ? forward : forward_unwritten, &j);
@@ -52,7 +52,7 @@ cpu_swiglu(struct kernels *k, const struct matrix *y, const struct matrix *gate,
 static void
 backward_rows(const void *ctx, size_t t, size_t end)
 {
-    const struct job *j = ctx;
+    const struct swiglu_job *j = ctx;
     float y[PIECE];
     for (; t < end; t++)
         for (size_t k = 0; k < j->n; k += PIECE) {
@@ -68,7 +68,7 @@ backward_rows(const void *ctx, size_t t, size_t end)
 static void
 backward_unwritten(const void *ctx, size_t t, size_t end)
 {
-    const struct job *j = ctx;
+    const struct swiglu_job *j = ctx;
     float d_gate[PIECE], d_up[PIECE];
     for (size_t at = t * j->n; at < end * j->n; at += PIECE) {
         size_t n = min(end * j->n - at, PIECE);
@@ -83,13 +83,13 @@ cpu_swiglu_bwd(struct kernels *k, const struct matrix *d_gate_up,
                const struct matrix *d, const struct matrix *gate,
                const struct matrix *up)
 {
-    struct job j = { .c = cpu_of(k),
-                     .y = d->data,
-                     .d_gate_up = d_gate_up->data,
-                     .gate = gate->data,
-                     .up = up->data,
-                     .n = d->cols,
-                     .amax = d_gate_up->amax };
+    struct swiglu_job j = { .c = cpu_of(k),
+                            .y = d->data,
+                            .d_gate_up = d_gate_up->data,
+                            .gate = gate->data,
+                            .up = up->data,
+                            .n = d->cols,
+                            .amax = d_gate_up->amax };
     cpu_for_ranges(cpu_of(k), d->rows, SMALL_PART / d->cols + 1,
                    d_gate_up->data ? backward_rows : backward_unwritten, &j);
     if (d_gate_up->data)

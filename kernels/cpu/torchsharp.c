@@ -19,7 +19,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct job {
+struct torchsharp_job {
     const struct cpu *c;
     const struct torchsharp_state *s;
     const float *grad;
@@ -102,7 +102,7 @@ update(float *w, float *m, float *v, const float *grad, size_t n,
 static int
 step_part(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    const struct job *j = ctx;
+    const struct torchsharp_job *j = ctx;
     const struct torchsharp_state *s = j->s;
     size_t row = j->first + i * j->part, end = min(row + j->part, j->first + j->n);
     float *w = malloc(3 * s->cols * sizeof *w);
@@ -129,7 +129,7 @@ cpu_torchsharp_adamw(struct kernels *k, const struct torchsharp_state *s,
                      const struct adam_step *a)
 {
     struct cpu *c = cpu_of(k);
-    struct job j = {
+    struct torchsharp_job j = {
         .c = c, .s = s, .grad = grad->data, .first = first, .n = n, .a = a
     };
     if (isnan(*a->clip))

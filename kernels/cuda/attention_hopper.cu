@@ -125,12 +125,12 @@ static __global__ void __launch_bounds__(1024) plan(struct args a, struct view v
 #if HAS_WGMMA
 
 /* Work of a block: its keys, and tiles of queries begin .. end - 1. */
-struct job {
+struct backward_job {
     int block, kv, begin, end;
 };
 
 static __device__ __forceinline__ bool
-job_of(struct job &j, const struct args &a, const struct view &v, int ticket)
+job_of(struct backward_job &j, const struct args &a, const struct view &v, int ticket)
 {
     int rank = ticket / (v.kv * a.chunk), rest = ticket % (v.kv * a.chunk);
     if (rank >= a.chunks)
@@ -182,7 +182,7 @@ copies_arrive(uint32_t barrier)
 /* Each of four warps copies half of the keys or values. */
 static __device__ __forceinline__ void
 copy_keys(uint32_t shared, const struct args &a, const struct view &v,
-          const struct job &j, int warp, int lane)
+          const struct backward_job &j, int warp, int lane)
 {
     int row = warp / 2 * 64, key = j.block * KEYS + row;
     size_t ld = (size_t)v.kv * DIM, at = key * ld + (size_t)j.kv * DIM;
@@ -196,7 +196,7 @@ copy_keys(uint32_t shared, const struct args &a, const struct view &v,
  * the last query they are 0, which adds 0 to the gradients. */
 static __device__ __forceinline__ void
 copy_queries(uint32_t shared, const struct args &a, const struct view &v,
-             const struct job &j, int half, int lane)
+             const struct backward_job &j, int half, int lane)
 {
     size_t ld = (size_t)v.query * DIM;
     uint32_t phase = 1;
@@ -234,7 +234,7 @@ copy_queries(uint32_t shared, const struct args &a, const struct view &v,
 
 /* The first key that the first query of a turn's tile sees. */
 static __device__ __forceinline__ int
-first_of(const struct view &v, const struct job &j, int turn)
+first_of(const struct view &v, const struct backward_job &j, int turn)
 {
     int i = j.end - 1 - turn / v.group;
     return i < j.begin ? 0 : v.first[i * QUERIES];
@@ -242,8 +242,8 @@ first_of(const struct view &v, const struct job &j, int turn)
 
 /* How many blocks add to a turn's tile before this one; tile: its index. */
 static __device__ __forceinline__ int
-order_of(size_t &tile, const struct args &a, const struct view &v, const struct job &j,
-         int turn, int first)
+order_of(size_t &tile, const struct args &a, const struct view &v,
+         const struct backward_job &j, int turn, int first)
 {
     int i = j.end - 1 - turn / v.group, head = j.kv * v.group + turn % v.group;
     int last = i * QUERIES / KEYS, chunk = j.block / a.chunk * a.chunk;
@@ -257,7 +257,7 @@ order_of(size_t &tile, const struct args &a, const struct view &v, const struct 
  * memory: what it does in a turn must fit into two turns of the others. */
 static __device__ __forceinline__ void
 add_queries(uint8_t *shared, const struct args &a, const struct view &v,
-            const struct job &j, int stage)
+            const struct backward_job &j, int stage)
 {
     uint32_t base = shared_address(shared), phase = 0;
     int turns = (j.end - j.begin) * v.group, seen = 0,
@@ -372,8 +372,8 @@ score_grads(uint32_t (&ds)[4][4], const uint32_t (&p)[4][4], const float (&dp)[3
 /* Store dK or dV, staged in the warp's 16 rows of values. */
 static __device__ __forceinline__ void
 store_grads(bf16 *out, const float (&o)[64], float scale, uint8_t *shared,
-            const struct args &a, const struct view &v, const struct job &j, int row,
-            int lane)
+            const struct args &a, const struct view &v, const struct backward_job &j,
+            int row, int lane)
 {
     uint32_t at = shared_address(shared) + AT_VALUE + (row + lane % 16) * 128 +
                   ((lane / 16 ^ lane % 8) << 4);
@@ -463,7 +463,7 @@ pass_turns(uint8_t *shared, uint64_t ds_rows, uint64_t key_rows, uint32_t own_ds
  * each wait. */
 static __device__ __forceinline__ void
 compute(uint8_t *shared, const struct args &a, const struct view &v,
-        const struct job &j, int group, int thread)
+        const struct backward_job &j, int group, int thread)
 {
     uint32_t base = shared_address(shared);
     int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
@@ -579,7 +579,7 @@ static __global__ void __launch_bounds__(THREADS, 1) bwd(struct args a, struct v
     uint32_t base = shared_address(shared);
     int *ticket = (int *)(shared + AT_TICKET);
     int lane = threadIdx.x % 32, warp = __shfl_sync(~0U, (int)threadIdx.x / 32, 0);
-    struct job j;
+    struct backward_job j;
     if (threadIdx.x == 0) {
         *ticket = atomicAdd(a.ticket, 1);
         open_barriers(base);

@@ -60,7 +60,7 @@ struct args {
 #if HAS_WGMMA
 
 /* A tile of rows, and the keys that they see: begin .. end - 1. */
-struct job {
+struct forward_job {
     struct tile rows;
     int begin, end;
 };
@@ -72,7 +72,8 @@ tickets_of(const struct args &a, const struct view &v)
 }
 
 static __device__ __forceinline__ bool
-job_of(struct job &j, const struct args &a, const struct view &v, unsigned ticket)
+job_of(struct forward_job &j, const struct args &a, const struct view &v,
+       unsigned ticket)
 {
     unsigned bundles = (unsigned)(v.query / v.pack);
     if (ticket >= a.tiles * bundles)
@@ -140,7 +141,7 @@ copy_all(uint8_t *shared, const struct args &a, const struct view &v)
     uint32_t base = shared_address(shared);
     unsigned *tickets = (unsigned *)(shared + AT_TICKETS), ticket = draw(a, v);
     int turn = 0;
-    struct job j;
+    struct forward_job j;
     for (int n = 0;; n++) {
         wait_empty(base, ROWS_EMPTY, n);
         tickets[n % DEPTH] = ticket;
@@ -317,7 +318,7 @@ compute(uint8_t *shared, const struct args &a, const struct view &v, int group,
     int turn = 0; // tiles of keys
     for (int n = 0;; n++) {
         int from, end;
-        struct job j;
+        struct forward_job j;
         struct lane_rows x;
         float o[64], s[64];
         uint32_t q[8][4], p[8][4];

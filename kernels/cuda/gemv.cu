@@ -35,7 +35,7 @@ scale_value(uint32_t byte)
 template <typename W, int N>
 struct reader {
     static __device__ __forceinline__ void
-    read(float w[N], const struct job &j, size_t row, size_t at)
+    read(float w[N], const struct gemv_job &j, size_t row, size_t at)
     {
         const W *values = (const W *)j.part[0].values;
         pack<W, N> p = *(const pack<W, N> *)(values + row * j.in + at);
@@ -49,7 +49,7 @@ struct fp4;
 template <>
 struct reader<fp4, NVFP4_BLOCK> {
     static __device__ __forceinline__ void
-    read(float w[NVFP4_BLOCK], const struct job &j, size_t row, size_t at)
+    read(float w[NVFP4_BLOCK], const struct gemv_job &j, size_t row, size_t at)
     {
         size_t block = (row * j.in + at) / NVFP4_BLOCK;
         uint2 codes = *(const uint2 *)((const char *)j.part[0].values + block * 8);
@@ -65,7 +65,7 @@ struct reader<fp4, NVFP4_BLOCK> {
 /* A row per warp, N columns per lane at a time; A: type of activations. */
 template <typename A, typename W, int N>
 static __global__ void __launch_bounds__(256)
-    row_kernel(const __grid_constant__ struct job j)
+    row_kernel(const __grid_constant__ struct gemv_job j)
 {
     const struct product &w = j.part[0];
     size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(256)
 
 template <typename A, typename W, int N>
 static void
-start_rows(struct cuda *c, const struct job &j)
+start_rows(struct cuda *c, const struct gemv_job &j)
 {
     cuda_start(c, "a product of few tokens", row_kernel<A, W, N>,
                blocks_of(j.part[0].out, 8), 256, 0, j);
@@ -105,7 +105,7 @@ start_rows(struct cuda *c, const struct job &j)
 
 template <typename A>
 static void
-by_rows(struct cuda *c, const struct job &j, enum dtype dtype)
+by_rows(struct cuda *c, const struct gemv_job &j, enum dtype dtype)
 {
     size_t each = dtype == DT_F32 ? 4 : 8;
     bool whole = j.in % each == 0 && (uintptr_t)j.part[0].values % 16 == 0;
@@ -138,7 +138,7 @@ cuda_gemv_division(unsigned tiles, unsigned units, enum dtype dtype)
 }
 
 static void
-by_tensor_cores(struct cuda *c, struct job &j, enum dtype dtype)
+by_tensor_cores(struct cuda *c, struct gemv_job &j, enum dtype dtype)
 {
     unsigned columns = dtype == DT_BF16 ? +bf16_form::COLUMNS : +fp4_form::COLUMNS;
     for (int i = 0; i < j.parts; i++)
@@ -189,10 +189,10 @@ for_tensor_cores(const struct matrix *w, const struct matrix *x)
            (form == DT_NVFP4 || form == DT_BF16);
 }
 
-static struct job
+static struct gemv_job
 job_of(const struct matrix *y, const struct matrix *x, size_t parts)
 {
-    struct job j = {};
+    struct gemv_job j = {};
     j.x = x->data;
     j.in = x->cols;
     j.tokens = (int)x->rows;
@@ -203,7 +203,7 @@ job_of(const struct matrix *y, const struct matrix *x, size_t parts)
 
 /* Dot products of a few tokens after the other; rows are dense. */
 static void
-by_dot_products(struct cuda *c, struct job j, enum dtype act, enum dtype dtype)
+by_dot_products(struct cuda *c, struct gemv_job j, enum dtype act, enum dtype dtype)
 {
     enum dtype of_y = j.wide ? DT_F32 : act;
     for (int left = j.tokens; left > 0; left -= FEW) {
@@ -220,7 +220,7 @@ void
 cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
           const struct matrix *w, const struct matrix *add)
 {
-    struct job j = job_of(y, x, 1);
+    struct gemv_job j = job_of(y, x, 1);
     j.part[0] = part_of(y, w, add);
     if (for_tensor_cores(w, x))
         by_tensor_cores(c, j, form_of(w));
@@ -230,7 +230,7 @@ cuda_gemv(struct cuda *c, const struct matrix *y, const struct matrix *x,
 
 /* Parts of a job that tensor cores take in one launch; false: they do not. */
 static bool
-add_parts(struct job *j, size_t n, const struct matrix *y, const struct matrix *x,
+add_parts(struct gemv_job *j, size_t n, const struct matrix *y, const struct matrix *x,
           const struct matrix *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -246,7 +246,7 @@ bool
 cuda_gemv_many(struct cuda *c, size_t n, const struct matrix *y, const struct matrix *x,
                const struct matrix *w)
 {
-    struct job j = job_of(y, x, n);
+    struct gemv_job j = job_of(y, x, n);
     if (!add_parts(&j, n, y, x, w))
         return false;
     by_tensor_cores(c, j, form_of(w));
@@ -267,7 +267,7 @@ cuda_norm_linear(struct kernels *k, size_t n, const struct matrix *y,
                  const struct matrix *x, const float *gain, float eps,
                  const struct matrix *w)
 {
-    struct job j = job_of(y, x, n);
+    struct gemv_job j = job_of(y, x, n);
     if (!can_norm(x, gain) || !add_parts(&j, n, y, x, w))
         return false;
     j.gain = gain;
@@ -281,7 +281,7 @@ cuda_norm_swiglu(struct kernels *k, const struct matrix *y, const struct matrix 
                  const float *gain, float eps, const struct matrix *w)
 {
     const struct matrix both[2] = { *y, *y };
-    struct job j = job_of(y, x, 2);
+    struct gemv_job j = job_of(y, x, 2);
     // With an odd number of rows tiles would not be those of the products alone.
     if (!can_norm(x, gain) || w->rows % ROWS || w[1].rows != w->rows ||
         !add_parts(&j, 2, both, x, w))

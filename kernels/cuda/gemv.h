@@ -21,7 +21,7 @@ struct product {
     unsigned tiles; // number of tiles of ROWS rows
 };
 
-struct job {
+struct gemv_job {
     struct product part[LINEAR_MAX];
     const void *x;
     size_t in;
@@ -36,7 +36,7 @@ struct job {
 /* The addend of one row and token. */
 template <typename A>
 static __device__ __forceinline__ float
-added(const struct job &j, const struct product &w, int token, size_t row)
+added(const struct gemv_job &j, const struct product &w, int token, size_t row)
 {
     size_t at = (size_t)token * w.out + row;
     if (!w.add)
@@ -46,7 +46,7 @@ added(const struct job &j, const struct product &w, int token, size_t row)
 
 template <typename A>
 static __device__ __forceinline__ void
-put(const struct job &j, const struct product &w, int token, size_t row, float sum)
+put(const struct gemv_job &j, const struct product &w, int token, size_t row, float sum)
 {
     size_t at = (size_t)token * w.out + row;
     if (j.wide)
@@ -168,7 +168,7 @@ struct tile {
 };
 
 static __device__ __forceinline__ struct tile
-tile_of(const struct job &j, unsigned i)
+tile_of(const struct gemv_job &j, unsigned i)
 {
     struct tile t = { 0, 0 };
     if (j.gated) {
@@ -183,7 +183,7 @@ tile_of(const struct job &j, unsigned i)
 
 /* The part and the row of it that row r of a tile is. */
 static __device__ __forceinline__ struct tile
-row_of(const struct job &j, const struct tile &t, int r)
+row_of(const struct gemv_job &j, const struct tile &t, int r)
 {
     struct tile of = { t.part, t.first + (unsigned)r };
     if (j.gated) {
@@ -196,7 +196,8 @@ row_of(const struct job &j, const struct tile &t, int r)
 /* Set a thread's two rows of a tile; past the last row, use the last. */
 template <typename F>
 static __device__ __forceinline__ void
-begin_tile(F &form, const struct job &j, const struct tile &t, int group, int quarter)
+begin_tile(F &form, const struct gemv_job &j, const struct tile &t, int group,
+           int quarter)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -214,7 +215,7 @@ struct span {
 
 template <typename F, int SPLIT>
 static __device__ __forceinline__ struct span
-span_of(const struct job &j, unsigned rank, int quarter)
+span_of(const struct gemv_job &j, unsigned rank, int quarter)
 {
     unsigned units = (unsigned)((j.in + F::COLUMNS - 1) / F::COLUMNS);
     struct span s = { units * rank / SPLIT, units * (rank + 1) / SPLIT, 0 };
@@ -225,12 +226,12 @@ span_of(const struct job &j, unsigned rank, int quarter)
 }
 
 /* bytes: of x in shared memory, at most STAGED */
-void cuda_gemv_one(struct cuda *c, const struct job &j, enum dtype dtype,
+void cuda_gemv_one(struct cuda *c, const struct gemv_job &j, enum dtype dtype,
                    const struct division &d, size_t bytes);
-void cuda_gemv_few(struct cuda *c, const struct job &j, enum dtype dtype,
+void cuda_gemv_few(struct cuda *c, const struct gemv_job &j, enum dtype dtype,
                    const struct division &d);
 /* more than GEMV_FEW tokens */
-void cuda_gemv_several(struct cuda *c, const struct job &j, enum dtype dtype,
+void cuda_gemv_several(struct cuda *c, const struct gemv_job &j, enum dtype dtype,
                        const struct division &d);
 
 #endif

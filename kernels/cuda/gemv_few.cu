@@ -10,7 +10,7 @@ struct rows_of {
     typename F::unit u[LOADS];
 
     __device__ __forceinline__
-    rows_of(const struct job &j, unsigned tile, unsigned slice, unsigned slices,
+    rows_of(const struct gemv_job &j, unsigned tile, unsigned slice, unsigned slices,
             const struct span &s)
         : u{}
     {
@@ -32,7 +32,7 @@ enum { PITCH = GEMV_FEW + 1 }; // of a warp's sums, (ROWS, PITCH)
 /* Add up what the warps have, slice by slice as one_kernel does, and store it. */
 template <typename F, int SPLIT>
 static __device__ __forceinline__ void
-add_up(const struct job &j, unsigned slice, unsigned slices, const float (&sum)[4],
+add_up(const struct gemv_job &j, unsigned slice, unsigned slices, const float (&sum)[4],
        float *sums)
 {
     int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
@@ -71,7 +71,7 @@ add_up(const struct job &j, unsigned slice, unsigned slices, const float (&sum)[
 /* A block has 16 rows, a warp a slice of them: the units that a warp of one_kernel has. */
 template <typename F, int SPLIT>
 static __global__ void __launch_bounds__(MANY_WARPS * 32)
-    few_kernel(const __grid_constant__ struct job j)
+    few_kernel(const __grid_constant__ struct gemv_job j)
 {
     extern __shared__ float sums[];
     unsigned slices = blockDim.x / 32, slice = threadIdx.x / 32;
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(MANY_WARPS * 32)
 
 template <typename F, int SPLIT>
 static void
-start_few(struct cuda *c, const struct job &j, const struct division &d)
+start_few(struct cuda *c, const struct gemv_job &j, const struct division &d)
 {
     cuda_start_clusters(c, "a product of few tokens", SPLIT, few_kernel<F, SPLIT>,
                         SPLIT * j.tiles, (unsigned)d.warps * 32,
@@ -122,7 +122,7 @@ start_few(struct cuda *c, const struct job &j, const struct division &d)
 }
 
 void
-cuda_gemv_few(struct cuda *c, const struct job &j, enum dtype dtype,
+cuda_gemv_few(struct cuda *c, const struct gemv_job &j, enum dtype dtype,
               const struct division &d)
 {
     if (dtype == DT_BF16)

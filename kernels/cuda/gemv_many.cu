@@ -244,7 +244,7 @@ struct rows_of {
     unsigned edge; // the first unit of which this thread's quarter is missing
 
     __device__ __forceinline__
-    rows_of(const struct job &j, const struct walk &w, unsigned n, unsigned tile)
+    rows_of(const struct gemv_job &j, const struct walk &w, unsigned n, unsigned tile)
         : u{}, ahead(w), left(n)
     {
         unsigned lane = threadIdx.x % 32, quarter = lane % 4;
@@ -309,7 +309,8 @@ sum_of(const struct share &p, const float *sums, unsigned pitch, unsigned token,
  * row of y. */
 template <typename F, int NT, int PER>
 static __device__ __forceinline__ void
-finish(const struct job &j, const struct share &p, const float *sums, unsigned pitch)
+finish(const struct gemv_job &j, const struct share &p, const float *sums,
+       unsigned pitch)
 {
     unsigned each = j.gated ? ROWS / 2 : ROWS, // rows of y in a tile
         rows = p.groups * 4 * each, r = threadIdx.x % rows,
@@ -341,7 +342,7 @@ finish(const struct job &j, const struct share &p, const float *sums, unsigned p
 /* Up to 8 NT tokens, with x arranged.  PER: the number of slices of a block, or CHAINED. */
 template <typename F, int NT, int PER>
 static __global__ void __launch_bounds__(max_groups<PER> *GROUP)
-    many_kernel(const __grid_constant__ struct job j,
+    many_kernel(const __grid_constant__ struct gemv_job j,
                 const __grid_constant__ struct share p, const uint4 *x)
 {
     typedef arranged<F, NT> R;
@@ -470,7 +471,7 @@ share_of(const struct cuda *c, const struct division &d, unsigned tiles, unsigne
 
 template <typename F, int NT, int PER>
 static void
-start_norm(struct cuda *c, uint4 *to, const struct job &j, unsigned units)
+start_norm(struct cuda *c, uint4 *to, const struct gemv_job &j, unsigned units)
 {
     unsigned packs = (unsigned)(j.in / 8);
     cuda_start(c, "normed inputs of many tokens", norm_kernel<F, NT, PER>, 8 * NT,
@@ -480,7 +481,7 @@ start_norm(struct cuda *c, uint4 *to, const struct job &j, unsigned units)
 
 template <typename F, int NT>
 static void
-arrange_inputs(struct cuda *c, uint4 *to, const struct job &j, unsigned units)
+arrange_inputs(struct cuda *c, uint4 *to, const struct gemv_job &j, unsigned units)
 {
     unsigned packs = (unsigned)(j.in / 8), per = norm_shape_of(packs).per;
     if (!j.gain)
@@ -497,7 +498,7 @@ arrange_inputs(struct cuda *c, uint4 *to, const struct job &j, unsigned units)
 
 template <typename F, int NT, int PER>
 static void
-start_as(struct cuda *c, const struct job &j, const struct share &s)
+start_as(struct cuda *c, const struct gemv_job &j, const struct share &s)
 {
     typedef arranged<F, NT> R;
     unsigned units = blocks_of(j.in, F::COLUMNS);
@@ -520,7 +521,7 @@ start_as(struct cuda *c, const struct job &j, const struct share &s)
 
 template <typename F, int NT>
 static void
-start(struct cuda *c, const struct job &j, const struct share &s)
+start(struct cuda *c, const struct gemv_job &j, const struct share &s)
 {
     if (s.blocks > 1 && s.per == 1)
         return start_as<F, NT, 1>(c, j, s);
@@ -532,7 +533,7 @@ start(struct cuda *c, const struct job &j, const struct share &s)
 
 template <typename F>
 static void
-start_many(struct cuda *c, const struct job &j, const struct division &d)
+start_many(struct cuda *c, const struct gemv_job &j, const struct division &d)
 {
     struct share s = share_of(c, d, j.tiles, blocks_of(j.in, F::COLUMNS));
     if (j.tokens <= 16)
@@ -544,7 +545,7 @@ start_many(struct cuda *c, const struct job &j, const struct division &d)
 }
 
 void
-cuda_gemv_several(struct cuda *c, const struct job &j, enum dtype dtype,
+cuda_gemv_several(struct cuda *c, const struct gemv_job &j, enum dtype dtype,
                   const struct division &d)
 {
     if (dtype == DT_BF16)

@@ -17,7 +17,7 @@ place_of(unsigned i)
  * column. */
 template <typename F>
 static __device__ __forceinline__ void
-stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
+stage(uint4 *shared, const struct gemv_job &j, unsigned from, unsigned to)
 {
     constexpr unsigned EACH = F::COLUMNS / 8;
     const uint4 *x = (const uint4 *)j.x + from * EACH;
@@ -30,7 +30,7 @@ stage(uint4 *shared, const struct job &j, unsigned from, unsigned to)
  * adds them. */
 template <typename F>
 static __device__ __forceinline__ void
-stage_normed(uint4 *shared, const struct job &j, unsigned from, unsigned to)
+stage_normed(uint4 *shared, const struct gemv_job &j, unsigned from, unsigned to)
 {
     typedef pack<__nv_bfloat16, 8> P;
     constexpr unsigned EACH = F::COLUMNS / 8;
@@ -85,7 +85,7 @@ blocks_at_once(int warps, int split)
  * cluster; they share the units of each tile, and the first one finishes it. */
 template <typename F, int WARPS, int LOADS, bool WHOLE, int SPLIT>
 static __global__ void __launch_bounds__(WARPS * 32, blocks_at_once(WARPS, SPLIT))
-    one_kernel(const __grid_constant__ struct job j)
+    one_kernel(const __grid_constant__ struct gemv_job j)
 {
     constexpr bool MORE = WHOLE && SPLIT == 1; // more than one tile per block
     extern __shared__ uint4 shared[];
@@ -195,7 +195,7 @@ even_blocks(const struct cuda *c, unsigned tiles, int warps)
 
 template <typename F, int WARPS, bool WHOLE, int SPLIT>
 static void
-start_one_as(struct cuda *c, const struct job &j, size_t bytes)
+start_one_as(struct cuda *c, const struct gemv_job &j, size_t bytes)
 {
     unsigned blocks = SPLIT > 1 ? SPLIT * j.tiles
                       : WHOLE   ? even_blocks(c, j.tiles, WARPS)
@@ -206,7 +206,7 @@ start_one_as(struct cuda *c, const struct job &j, size_t bytes)
 }
 
 void
-cuda_gemv_one(struct cuda *c, const struct job &j, enum dtype dtype,
+cuda_gemv_one(struct cuda *c, const struct gemv_job &j, enum dtype dtype,
               const struct division &d, size_t bytes)
 {
     if (dtype == DT_BF16)

@@ -20,7 +20,7 @@
 enum { OPEN = 1 << 16, INSIDE = OPEN - 1, NEXT = OPEN << 1 };
 enum { SPINS = 4000, SPINS_PER_YIELD = 100, MAX_THREADS = 1024 };
 
-struct job {
+struct par_job {
     par_fn fn;
     void *ctx;
     size_t n;
@@ -35,7 +35,7 @@ struct worker {
 
 struct par {
     unsigned threads; // with the caller's
-    struct job job;
+    struct par_job job;
     _Alignas(64) atomic_uint_fast64_t state;
     _Alignas(64) atomic_size_t next;
     atomic_size_t failed; // lowest item that failed
@@ -77,7 +77,7 @@ note_failure(struct par *p, size_t i, const struct err *err)
 static void
 work(struct par *p, unsigned worker)
 {
-    const struct job *j = &p->job;
+    const struct par_job *j = &p->job;
     for (;;) {
         size_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
         if (i >= j->n || i > atomic_load_explicit(&p->failed, memory_order_relaxed))
@@ -166,7 +166,7 @@ wake_sleepers(struct par *p)
 
 /* Until all items are taken: others may still work on theirs. */
 static void
-run_job(struct par *p, struct job job)
+run_job(struct par *p, struct par_job job)
 {
     bool shared = job.n > 1 && p->threads > 1;
     p->job = job;
@@ -192,7 +192,7 @@ par_run(struct par *p, size_t n, par_fn fn, void *ctx, struct err *err)
 {
     if (err->kind)
         return -1;
-    run_job(p, (struct job){ fn, ctx, n, err });
+    run_job(p, (struct par_job){ fn, ctx, n, err });
     // What the others still work on is as short as our last item.
     for (unsigned i = 0; atomic_load(&p->state) & INSIDE; i++)
         spin(i);
@@ -274,7 +274,7 @@ par_for(unsigned threads, size_t n, par_fn fn, void *ctx, struct err *err)
     struct par *p = par_open(threads < n ? threads : (unsigned)n, err);
     if (!p)
         return -1;
-    run_job(p, (struct job){ fn, ctx, n, err });
+    run_job(p, (struct par_job){ fn, ctx, n, err });
     join(p);
     int rc = result(p);
     par_close(p);

@@ -19,7 +19,7 @@ struct share {
     uint64_t from, end;
 };
 
-struct job {
+struct bulk_job {
     struct kernels *k;
     struct store *s;
     struct share *share;
@@ -30,7 +30,7 @@ struct job {
 
 /* Where the next bytes for `to` are read to: `to` itself if it is host memory. */
 static uint8_t *
-begin_piece(struct job *j, uint8_t *to)
+begin_piece(struct bulk_job *j, uint8_t *to)
 {
     if (j->k->is.host)
         return to;
@@ -42,7 +42,7 @@ begin_piece(struct job *j, uint8_t *to)
 
 /* Upload n bytes of a staging buffer; n == 0: reading failed. */
 static int
-end_piece(struct job *j, uint8_t *to, uint8_t *stage, size_t n)
+end_piece(struct bulk_job *j, uint8_t *to, uint8_t *stage, size_t n)
 {
     if (j->k->is.host)
         return 0;
@@ -56,7 +56,7 @@ end_piece(struct job *j, uint8_t *to, uint8_t *stage, size_t n)
 static int
 load_share(void *ctx, size_t i, unsigned worker, struct err *err)
 {
-    struct job *j = ctx;
+    struct bulk_job *j = ctx;
     const struct share *s = &j->share[i];
     const struct tensor *t = s->b->t;
     uint8_t digest[XXH3_BYTES];
@@ -110,7 +110,7 @@ bulk_load(struct kernels *k, struct store *s, const struct bulk *b, size_t n,
 {
     size_t shares = divide(NULL, b, n, verify);
     struct err read_err = { 0 }; // err is written by the device
-    struct job j = { .k = k, .s = s, .verify = verify, .err = err };
+    struct bulk_job j = { .k = k, .s = s, .verify = verify, .err = err };
     pthread_mutex_init(&j.device, NULL);
     j.share = calloc(shares + 1, sizeof *j.share);
     if (!j.share) {
