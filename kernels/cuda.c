@@ -23,7 +23,7 @@ typedef void diagnose_fn(kernels_line_fn *say, void *ctx);
 
 /* A function of the library; NULL: the reason is in why. */
 static void *
-find(const char *name, char *why, size_t n)
+find_backend(const char *name, char *why, size_t n)
 {
     static const struct plugin cuda = { "libnibble-cuda.so", "NIBBLE_CUDA", "nvcc",
                                         false };
@@ -38,7 +38,7 @@ kernels_cuda_device(enum dtype act, bool any_order)
     char why[512];
     size_t (*workspace)(const struct heads *) = NULL;
     if (act == DT_BF16)
-        *(void **)&workspace = find(name, why, sizeof why);
+        *(void **)&workspace = find_backend(name, why, sizeof why);
     return (struct device){ .name = "cuda",
                             .attention_workspace = workspace,
                             .act = act,
@@ -108,7 +108,7 @@ kernels_cuda_count(char *why, size_t size)
 bool
 kernels_cuda_there(char *why, size_t n)
 {
-    return find("nibble_cuda_open_16", why, n) != NULL;
+    return find_backend("nibble_cuda_open_16", why, n) != NULL;
 }
 
 /* ---- free memory, by NVML, which needs no context -------------------------------- */
@@ -157,7 +157,7 @@ kernels_cuda_free(int device)
     uint64_t (*f)(int) = NULL, free_bytes = free_by_nvml(device);
     if (free_bytes)
         return free_bytes;
-    *(void **)&f = find("nibble_cuda_free", why, sizeof why);
+    *(void **)&f = find_backend("nibble_cuda_free", why, sizeof why);
     return f ? f(device) : 0;
 }
 
@@ -193,7 +193,7 @@ kernels_cuda_used(int device)
     int integrated;
     size_t all;
     uint64_t (*f)(int) = NULL, free = 0;
-    *(void **)&f = find("nibble_cuda_free", why, sizeof why);
+    *(void **)&f = find_backend("nibble_cuda_free", why, sizeof why);
     if (!f || !ask_driver(device, &integrated, &all))
         return 0;
     free = f(device);
@@ -206,7 +206,7 @@ kernels_cuda_native(int device, char *why, size_t n)
     bool (*f)(int, char *, size_t) = NULL;
     if (kernels_cuda_count(why, n) == 0)
         return false;
-    *(void **)&f = find("nibble_cuda_native", why, n);
+    *(void **)&f = find_backend("nibble_cuda_native", why, n);
     return f && f(device, why, n);
 }
 
@@ -214,7 +214,7 @@ bool
 kernels_cuda_peers_id(void *id, char *why, size_t n)
 {
     bool (*f)(void *, char *, size_t) = NULL;
-    *(void **)&f = find("nibble_cuda_peers_id", why, n);
+    *(void **)&f = find_backend("nibble_cuda_peers_id", why, n);
     return f && f(id, why, n);
 }
 
@@ -240,7 +240,7 @@ kernels_cuda_diagnose(kernels_line_fn *say, void *ctx)
         say(ctx, "cuda", why);
         return;
     }
-    *(void **)&f = find("nibble_cuda_diagnose", why, sizeof why);
+    *(void **)&f = find_backend("nibble_cuda_diagnose", why, sizeof why);
     if (f)
         f(say, ctx);
     else
@@ -260,7 +260,7 @@ kernels_cuda(const struct device *is, int device, struct err *err)
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;
     }
-    *(void **)&f = find("nibble_cuda_open_16", why, sizeof why);
+    *(void **)&f = find_backend("nibble_cuda_open_16", why, sizeof why);
     if (!f) {
         err_set(err, ERR_USAGE, "%s", why);
         return NULL;

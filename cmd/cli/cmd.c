@@ -150,7 +150,7 @@ make_words(struct buf *b, const char *fmt, va_list ap)
 }
 
 static _Noreturn void
-end(int status, const struct buf *b)
+end_program(int status, const struct buf *b)
 {
     const char *words = b->failed || !b->data ? "out of memory" : b->data;
     if (at_end)
@@ -168,7 +168,7 @@ die(int status, const char *fmt, ...)
     va_start(ap, fmt);
     make_words(&b, fmt, ap);
     va_end(ap);
-    end(status, &b);
+    end_program(status, &b);
 }
 
 void
@@ -179,7 +179,7 @@ misuse(const char *fmt, ...)
     va_start(ap, fmt);
     make_words(&b, fmt, ap);
     va_end(ap);
-    end(EXIT_TROUBLE, &b);
+    end_program(EXIT_TROUBLE, &b);
 }
 
 void

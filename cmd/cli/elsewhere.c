@@ -640,8 +640,8 @@ bit_of(const char *program)
 }
 
 static const struct row *
-find(const struct row *rows, size_t n_rows, const char *program, const char *name,
-     size_t n)
+find_row(const struct row *rows, size_t n_rows, const char *program, const char *name,
+         size_t n)
 {
     unsigned bit = bit_of(program);
     for (size_t i = 0; i < n_rows; i++)
@@ -669,7 +669,7 @@ bool
 elsewhere_option(struct buf *out, const struct cmd *c, const char *name, size_t n)
 {
     const struct row *r =
-        find(options, sizeof options / sizeof *options, c->name, name, n);
+        find_row(options, sizeof options / sizeof *options, c->name, name, n);
     if (!r)
         return false;
     if (r->ours)
@@ -686,8 +686,8 @@ elsewhere_value(struct buf *out, const char *program, const char *option,
     struct buf name = { 0 };
     buf_printf(&name, "%s=%s", option, value);
     const struct row *r = name.failed ? NULL
-                                      : find(values, sizeof values / sizeof *values,
-                                             program, name.data, name.len);
+                                      : find_row(values, sizeof values / sizeof *values,
+                                                 program, name.data, name.len);
     buf_free(&name);
     if (!r)
         return false;

@@ -123,7 +123,7 @@ check_combination(const struct config_datcat *c, int operands)
 }
 
 static int
-parse(struct config_datcat *c, int argc, char **argv)
+parse_options(struct config_datcat *c, int argc, char **argv)
 {
     int first =
         cmd_parse(&c->cmd, options, sizeof options / sizeof *options, argc, argv);
@@ -350,7 +350,7 @@ main(int argc, char **argv)
     int answer = EXIT_DONE;
     cmd_begin(&cfg.cmd);
     c->threads = cmd_threads(NULL);
-    int first = parse(&cfg, argc, argv);
+    int first = parse_options(&cfg, argc, argv);
     printer.host = cmd_host(&cfg.cmd);
     c->printer = &printer;
     if (c->action == DIFF)

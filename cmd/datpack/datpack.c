@@ -142,7 +142,7 @@ check_combination(const struct pack *c, int operands)
 }
 
 static int
-parse(struct pack *c, int argc, char **argv)
+parse_options(struct pack *c, int argc, char **argv)
 {
     int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
     c->init = cmd_given(&cmd, "init");
@@ -159,7 +159,7 @@ main(int argc, char **argv)
     struct err err = { 0 };
     cmd_begin(&cmd);
     cfg.threads = cmd_threads(NULL);
-    int first = parse(&cfg, argc, argv);
+    int first = parse_options(&cfg, argc, argv);
     cfg.host = cmd_host(&cmd);
     if (pack_run(&cfg, argv + first, (size_t)(argc - first), &err) < 0)
         die_err(&err);

@@ -220,7 +220,7 @@ settle_requests(struct config_generate *c)
 }
 
 static void
-settle(struct config_generate *c)
+settle_options(struct config_generate *c)
 {
     c->o.given.temperature = cmd_given(&c->cmd, "temp");
     c->o.given.top_p = cmd_given(&c->cmd, "top-p");
@@ -372,7 +372,7 @@ answer(struct session *s, const struct config_generate *c, bool *all)
 
 /* all: see answer. */
 static int
-run(struct config_generate *c, bool *all, struct err *err)
+answer_all(struct config_generate *c, bool *all, struct err *err)
 {
     struct session s;
     int rc = session_open(&s, &c->o, err);
@@ -438,10 +438,10 @@ main(int argc, char **argv)
         begin_ranks(&cfg);
     cfg.o.host = cfg.o.where.host = cmd_host(&cfg.cmd);
     cfg.o.device = device_settle(&cfg.o.where);
-    settle(&cfg);
+    settle_options(&cfg);
     if (cfg.o.score)
         join_ranks(&cfg);
-    if (run(&cfg, &all, &err) < 0)
+    if (answer_all(&cfg, &all, &err) < 0)
         cmd_ranks_die(&err);
     cmd_ranks_leave();
     cmd_close_stdout();

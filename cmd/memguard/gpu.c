@@ -35,7 +35,7 @@ struct gpu {
 
 /* A function, in the newest version that the driver has. */
 static void
-find(const struct gpu *g, void *f, const char *name, const char *older)
+find_function(const struct gpu *g, void *f, const char *name, const char *older)
 {
     void *p = dlsym(g->lib, name);
     if (!p && older)
@@ -61,15 +61,15 @@ struct starters {
 static int
 start_nvml(struct gpu *g, struct starters *f, struct err *err)
 {
-    find(g, &f->init, "nvmlInit_v2", NULL);
-    find(g, &f->count, "nvmlDeviceGetCount_v2", NULL);
-    find(g, &f->handle, "nvmlDeviceGetHandleByIndex_v2", NULL);
-    find(g, &f->message, "nvmlErrorString", NULL);
-    find(g, &g->memory, "nvmlDeviceGetMemoryInfo", NULL);
-    find(g, &g->lists[0], "nvmlDeviceGetComputeRunningProcesses_v3",
-         "nvmlDeviceGetComputeRunningProcesses_v2");
-    find(g, &g->lists[1], "nvmlDeviceGetGraphicsRunningProcesses_v3",
-         "nvmlDeviceGetGraphicsRunningProcesses_v2");
+    find_function(g, &f->init, "nvmlInit_v2", NULL);
+    find_function(g, &f->count, "nvmlDeviceGetCount_v2", NULL);
+    find_function(g, &f->handle, "nvmlDeviceGetHandleByIndex_v2", NULL);
+    find_function(g, &f->message, "nvmlErrorString", NULL);
+    find_function(g, &g->memory, "nvmlDeviceGetMemoryInfo", NULL);
+    find_function(g, &g->lists[0], "nvmlDeviceGetComputeRunningProcesses_v3",
+                  "nvmlDeviceGetComputeRunningProcesses_v2");
+    find_function(g, &g->lists[1], "nvmlDeviceGetGraphicsRunningProcesses_v3",
+                  "nvmlDeviceGetGraphicsRunningProcesses_v2");
     if (!f->init || !f->count || !f->handle || !f->message || !g->memory ||
         !g->lists[0] || !g->lists[1])
         return err_set(err, ERR_USAGE,
@@ -81,7 +81,7 @@ start_nvml(struct gpu *g, struct starters *f, struct err *err)
                        "--gpu-limit: NVML does not start: %s; does "
                        "nvidia-smi work?",
                        f->message(rc));
-    find(g, &g->shutdown, "nvmlShutdown", NULL);
+    find_function(g, &g->shutdown, "nvmlShutdown", NULL);
     return 0;
 }
 

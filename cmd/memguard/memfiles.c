@@ -29,7 +29,7 @@ by_inode(const void *a, const void *b)
 }
 
 static struct memfile *
-find(const struct memfile *v, size_t n, uint64_t device, uint64_t inode)
+find_file(const struct memfile *v, size_t n, uint64_t device, uint64_t inode)
 {
     const struct memfile key = { .device = device, .inode = inode };
     return n ? bsearch(&key, v, n, sizeof *v, by_inode) : NULL;
@@ -161,7 +161,7 @@ add_open(struct memfiles *m, int dir, const char *name, struct tree_proc *p,
                          .bytes = st.stx_blocks * BLOCK };
     if (is_found(m, first, &f))
         return true;
-    const struct memfile *known = find(m->v, m->n, f.device, f.inode);
+    const struct memfile *known = find_file(m->v, m->n, f.device, f.inode);
     if (known)
         f.before = known->before;
     else if (was_there(m, &st))
@@ -257,7 +257,7 @@ merge(struct memfiles *m)
         memcpy(all, m->found, n * sizeof *all);
     m->n_found = 0;
     for (size_t i = 0; i < m->n; i++) {
-        struct memfile *f = &m->v[i], *open = find(all, n, f->device, f->inode);
+        struct memfile *f = &m->v[i], *open = find_file(all, n, f->device, f->inode);
         if (open) {
             open->path = f->path;
             open->mapped = f->mapped;
@@ -266,7 +266,7 @@ merge(struct memfiles *m)
     size_t last = n;
     for (size_t i = 0; i < m->n; i++) {
         struct memfile *f = &m->v[i];
-        if (find(all, n, f->device, f->inode))
+        if (find_file(all, n, f->device, f->inode))
             continue;
         if (is_kept(f))
             all[last++] = *f;
@@ -339,7 +339,7 @@ take_line(struct memfiles *m, struct memfile **at, const char *line)
     if (read_kb(line, "Pss:", &bytes) && *at)
         (*at)->mapped += bytes;
     else if (read_mapping(line, &device, &inode))
-        *at = find(m->v, m->n, device, inode);
+        *at = find_file(m->v, m->n, device, inode);
     return 0;
 }
 

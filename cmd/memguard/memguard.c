@@ -120,7 +120,7 @@ refuse_without_limit(const char *command)
 }
 
 static void
-parse(int argc, char **argv)
+parse_command(int argc, char **argv)
 {
     struct report_facts *f = &self.facts;
     int first =
@@ -286,7 +286,7 @@ believed_host_memory(struct run *r, int64_t available)
 }
 
 static void
-measure(struct run *r, struct sample *s, double began)
+take_sample(struct run *r, struct sample *s, double began)
 {
     const char *words = "";
     tree_walk(&r->tree, false); // if it fails the last one counts
@@ -487,7 +487,7 @@ guard(struct run *r, struct buf *why)
     struct err err = { 0 };
     while (!r->ended) {
         struct sample s;
-        measure(r, &s, began);
+        take_sample(r, &s, began);
         report_add(&r->report, &s, &err);
         warn_once(&err);
         double now = os_seconds(), since = now - last;
@@ -509,7 +509,7 @@ guard(struct run *r, struct buf *why)
 }
 
 static void
-start(struct run *r)
+start_run(struct run *r)
 {
     bool execs;
     int error;
@@ -540,7 +540,7 @@ main(int argc, char **argv)
     const char *words;
     start_note(&r->inherited);
     cmd_begin(&r->cmd);
-    parse(argc, argv);
+    parse_command(argc, argv);
     if (tree_open(&r->tree, &words) < 0)
         die(EXIT_TROUBLE, "%s", words);
     if (!r->tree.adopts && !r->cmd.quiet)
@@ -555,7 +555,7 @@ main(int argc, char **argv)
         die_err(&err);
     start_block(&r->waited);
     memfiles_begin(&r->files);
-    start(r);
+    start_run(r);
     bool ended = guard(r, &why);
     int status = ended ? EXIT_ENDED : r->status;
     if (report_close(&r->report, status, ended ? why.data : NULL, &err) < 0)

@@ -59,7 +59,7 @@ by_number(const void *a, const void *b)
 }
 
 static const struct tree_proc *
-find(const struct tree_proc *procs, size_t n, pid_t pid)
+find_process(const struct tree_proc *procs, size_t n, pid_t pid)
 {
     return n ? bsearch(&pid, procs, n, sizeof *procs, by_number) : NULL; // pid is first
 }
@@ -103,7 +103,7 @@ tree_kin(const struct tree *t, const struct tree_proc *procs, size_t n,
         pid_t up = procs[i].parent;
         // Up to an ancestor whose kin is known, then assign it on the way down.
         for (size_t depth = 0; is == TREE_OPEN; depth++) {
-            const struct tree_proc *p = find(procs, n, up);
+            const struct tree_proc *p = find_process(procs, n, up);
             if (!p || depth > n)
                 is = is_stranger(t, up) ? TREE_STRANGER : TREE_LOST;
             else
@@ -112,7 +112,7 @@ tree_kin(const struct tree *t, const struct tree_proc *procs, size_t n,
         const struct tree_proc *p = &procs[i];
         while (p && kin[p - procs] == TREE_OPEN) {
             kin[p - procs] = is;
-            p = find(procs, n, p->parent);
+            p = find_process(procs, n, p->parent);
         }
     }
 }
@@ -141,10 +141,10 @@ tree_pick(const struct tree_proc *procs, const bool *signaled, size_t n, bool by
     for (size_t i = 0; i < n; i++) {
         if (!procs[i].alive || weight(&procs[i], by_gpu) < max / 2)
             continue;
-        const struct tree_proc *up = find(procs, n, procs[i].parent);
+        const struct tree_proc *up = find_process(procs, n, procs[i].parent);
         for (size_t depth = 0; up && depth < n; depth++) {
             pick[up - procs] = false;
-            up = find(procs, n, up->parent);
+            up = find_process(procs, n, up->parent);
         }
     }
     for (size_t i = 0; i < n; i++)
@@ -271,7 +271,7 @@ keep_strangers(struct tree *t, size_t listed, size_t n, const enum tree_kin *kin
     size_t strangers = 0;
     pid_t *keep = t->listed; // in place: never more than were listed
     for (size_t i = 0; i < listed; i++) {
-        const struct tree_proc *p = find(t->procs, n, t->listed[i]);
+        const struct tree_proc *p = find_process(t->procs, n, t->listed[i]);
         if (p ? kin[p - t->procs] == TREE_STRANGER : is_stranger(t, t->listed[i]))
             keep[strangers++] = t->listed[i];
     }
@@ -354,7 +354,7 @@ tree_alive(const struct tree *t)
 const struct tree_proc *
 tree_find(const struct tree *t, pid_t pid)
 {
-    return find(t->procs, t->n, pid);
+    return find_process(t->procs, t->n, pid);
 }
 
 /* Whether that process is below us.  A parent is read between two equal reads of its child, so

@@ -82,7 +82,7 @@ check_combination(const struct pack *c, int operands)
 }
 
 static int
-parse(struct pack *c, int argc, char **argv)
+parse_options(struct pack *c, int argc, char **argv)
 {
     int first = cmd_parse(&cmd, options, sizeof options / sizeof *options, argc, argv);
     if (!c->out)
@@ -101,7 +101,7 @@ main(int argc, char **argv)
     struct err err = { 0 };
     cmd_begin(&cmd);
     cfg.threads = cmd_threads(NULL);
-    int first = parse(&cfg, argc, argv);
+    int first = parse_options(&cfg, argc, argv);
     where.threads = cfg.threads;
     where.host = cfg.host = cmd_host(&cmd);
     device_settle(&where);

@@ -202,7 +202,7 @@ settle_names(struct config_tokenize *c)
 }
 
 static void
-settle(struct config_tokenize *c)
+settle_options(struct config_tokenize *c)
 {
     c->data.host = cmd_host(&c->cmd);
     c->data.input_given = cmd_given(&c->cmd, "input");
@@ -390,7 +390,7 @@ check_suffix(const struct config_tokenize *c, const char *out, struct err *err)
 }
 
 static int
-run(struct config_tokenize *c, char **paths, size_t n, struct err *err)
+make_samples(struct config_tokenize *c, char **paths, size_t n, struct err *err)
 {
     struct tokenizer *t = NULL;
     struct sink sinks[2] = { 0 };
@@ -429,13 +429,13 @@ main(int argc, char **argv)
     cfg.data.threads = cmd_threads(NULL);
     int first =
         cmd_parse(&cfg.cmd, options, sizeof options / sizeof *options, argc, argv);
-    settle(&cfg);
+    settle_options(&cfg);
     char **paths = first < argc ? argv + first : standard_input;
     if (first == argc && !cfg.cmd.quiet && isatty(STDIN_FILENO) &&
         isatty(STDERR_FILENO))
         warn("rows are read from the terminal, Ctrl-D ends; a FILE is read in its "
              "place");
-    if (run(&cfg, paths, first < argc ? (size_t)(argc - first) : 1, &err) < 0)
+    if (make_samples(&cfg, paths, first < argc ? (size_t)(argc - first) : 1, &err) < 0)
         die_err(&err);
     cmd_close_stdout();
     return EXIT_DONE;

@@ -298,7 +298,7 @@ train_and_answer(struct run *r)
 /* ---- all --------------------------------------------------------------------------------- */
 
 static void
-begin(struct run *r, const struct train_options *o, const struct device *device)
+begin_run(struct run *r, const struct train_options *o, const struct device *device)
 {
     r->o = o;
     r->ranks = cmd_ranks();
@@ -348,7 +348,7 @@ prepare(struct run *r)
 int
 run(const struct train_options *o, const struct device *device)
 {
-    begin(&self, o, device);
+    begin_run(&self, o, device);
     if (prepare(&self))
         return train_and_answer(&self);
     unlock();

@@ -110,8 +110,8 @@ key_offset(const struct attention_job *j, size_t key, size_t kv)
 
 /* Rows of a block, contiguous, times a factor. */
 static void
-gather(const struct attention_job *j, float *out, const float *x, const struct block *b,
-       float factor)
+gather_rows(const struct attention_job *j, float *out, const float *x,
+            const struct block *b, float factor)
 {
     size_t dim = j->h->dim;
     for (size_t r = 0; r < b->rows; r++)
@@ -291,7 +291,7 @@ static void
 compute_scores(const struct attention_job *j, const struct forward *f,
                const struct block *b)
 {
-    gather(j, f->rows, j->q, b, j->scale);
+    gather_rows(j, f->rows, j->q, b, j->scale);
     if (is_few(b))
         scores_of_few(j, f, b);
     else
@@ -411,8 +411,8 @@ pack_block(const struct attention_job *j, const struct backward *f,
            const struct block *b)
 {
     size_t dim = j->h->dim;
-    gather(j, f->q, j->q, b, j->scale);
-    gather(j, f->dout, j->dout, b, 1);
+    gather_rows(j, f->q, j->q, b, j->scale);
+    gather_rows(j, f->dout, j->dout, b, 1);
     pack_rows(j, f->q_rows, f->q, dim, b->rows, dim, SIDE_A);
     pack_rows(j, f->dout_rows, f->dout, dim, b->rows, dim, SIDE_A);
     pack_columns(j, f->q_cols, f->q, dim, b->rows, dim, SIDE_B);
@@ -577,7 +577,7 @@ divide(struct attention_job *j, struct span *span)
 
 /* Workspace and spans; false: nothing to do, or no memory. */
 static bool
-begin(struct attention_job *j, struct cpu *c, bool bwd)
+begin_attention(struct attention_job *j, struct cpu *c, bool bwd)
 {
     size_t bytes = workspace_bytes(j, par_threads(c->pool), bwd);
     j->c = c;
@@ -601,7 +601,7 @@ cpu_attention(struct kernels *k, const struct matrix *out, float *lse,
     j.value = value->data;
     j.out = out->data;
     j.lse = lse;
-    if (begin(&j, cpu_of(k), false))
+    if (begin_attention(&j, cpu_of(k), false))
         cpu_for(cpu_of(k), j.items, forward, &j);
 }
 
@@ -634,6 +634,6 @@ cpu_attention_bwd(struct kernels *k, const struct matrix *dq, const struct matri
     j.dkv_stride = dkey->stride;
     zero_rows(dkey);
     zero_rows(dvalue);
-    if (begin(&j, cpu_of(k), true))
+    if (begin_attention(&j, cpu_of(k), true))
         cpu_for(cpu_of(k), j.items, backward, &j);
 }

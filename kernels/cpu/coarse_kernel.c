@@ -74,7 +74,7 @@ static const _Alignas(16) int8_t twices[16] = { 0, 1,  2,  3,  4,  6,  8,  12,
 
 /* y of a token and row: the sums as a tree, times the scales that are left. */
 static inline void
-finish(const struct coarse_job *j, size_t token, size_t row, float sum[COARSE_SUMS])
+store_row(const struct coarse_job *j, size_t token, size_t row, float sum[COARSE_SUMS])
 {
     const struct matrix *w = j->g->w;
     float *y = j->g->y + token * w->rows + row;
@@ -167,7 +167,7 @@ add_row(const struct coarse_job *j, size_t row, size_t token, size_t tokens)
         float sum[COARSE_SUMS];
         _mm256_storeu_ps(sum, sums[t].at[0]);
         _mm256_storeu_ps(sum + 8, sums[t].at[1]);
-        finish(j, token + t, row, sum);
+        store_row(j, token + t, row, sum);
     }
 }
 
@@ -219,7 +219,7 @@ NAME(coarse_rows)(const struct coarse_job *j, size_t row, size_t rows)
                 float scale = num_from_f16((uint16_t)(e4m3 << 7)) * x->scale[i];
                 sum[i] = fmaf((float)s, scale, sum[i]);
             }
-            finish(j, t, row, sum);
+            store_row(j, t, row, sum);
         }
 }
 

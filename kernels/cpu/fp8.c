@@ -159,8 +159,8 @@ clear_rows(const struct matrix *to, size_t first, size_t end)
  * rows behind the last one are cleared.  Whether there is something to convert: else all is
  * cleared. */
 static bool
-begin(const struct matrix *to, float x_scale2, const float *amax, size_t n,
-      int *exponent)
+begin_rounding(const struct matrix *to, float x_scale2, const float *amax, size_t n,
+               int *exponent)
 {
     size_t padded = (size_t)round_up(to->rows, FP8_UNIT);
     float max = 0;
@@ -182,7 +182,7 @@ convert_rows(struct kernels *k, struct fp8_job *j, cpu_range_fn *fn, float x_sca
              const float *amax, size_t n)
 {
     j->rows = cpu_of(k)->rows;
-    if (begin(j->to, x_scale2, amax, n, &j->exponent))
+    if (begin_rounding(j->to, x_scale2, amax, n, &j->exponent))
         cpu_for_ranges(cpu_of(k), j->to->rows, SMALL_PART / j->to->cols + 1, fn, j);
     else if (j->found && j->found->amax)
         *j->found->amax = *j->to->scale2;
@@ -240,9 +240,9 @@ cpu_swiglu_bwd_to_fp8(struct kernels *k, const struct matrix *d_gate_up,
                          .found = found,
                          .d = d->data,
                          .y = y };
-    if (!begin(d_gate_up, 1, amax, 1, &j.exponent) && found)
+    if (!begin_rounding(d_gate_up, 1, amax, 1, &j.exponent) && found)
         *found->amax = *d_gate_up->scale2;
-    begin(y, 1, y_amax, 1, &j.y_exponent);
+    begin_rounding(y, 1, y_amax, 1, &j.y_exponent);
     cpu_for_ranges(cpu_of(k), d->rows, SMALL_PART / d->cols + 1, swiglu_bwd_of_rows,
                    &j);
 }

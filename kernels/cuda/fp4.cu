@@ -238,8 +238,8 @@ finish_kernel(T *y, const float *sums, const float *scale2, const T *add, size_t
 
 template <typename T>
 static void
-finish(struct cuda *c, void *y, const float *sums, const float *scale2, const void *add,
-       size_t rows, size_t out)
+scale_sums(struct cuda *c, void *y, const float *sums, const float *scale2,
+           const void *add, size_t rows, size_t out)
 {
     if (!cuda_ready(c))
         return;
@@ -296,7 +296,7 @@ cuda_linear_fp4(struct cuda *c, const struct matrix *y, const struct matrix *x,
     for (size_t first = 0; first < x->rows && cuda_ready(c); first += max) {
         size_t n = x->rows - first < max ? x->rows - first : max, at = first * w->rows;
         sum_rows(c, x, w, first, n);
-        BY_TYPE(y->dtype, finish, c, dtype_at(y->dtype, y->data, at), c->fp4_sums,
+        BY_TYPE(y->dtype, scale_sums, c, dtype_at(y->dtype, y->data, at), c->fp4_sums,
                 x->scale2 + first, add ? dtype_at(y->dtype, add->data, at) : NULL, n,
                 w->rows);
     }

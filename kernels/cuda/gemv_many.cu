@@ -309,8 +309,8 @@ sum_of(const struct share &p, const float *sums, unsigned pitch, unsigned token,
  * row of y. */
 template <typename F, int NT, int PER>
 static __device__ __forceinline__ void
-finish(const struct gemv_job &j, const struct share &p, const float *sums,
-       unsigned pitch)
+store_rows(const struct gemv_job &j, const struct share &p, const float *sums,
+           unsigned pitch)
 {
     unsigned each = j.gated ? ROWS / 2 : ROWS, // rows of y in a tile
         rows = p.groups * 4 * each, r = threadIdx.x % rows,
@@ -440,7 +440,7 @@ static __global__ void __launch_bounds__(max_groups<PER> *GROUP)
         __cluster_barrier_arrive();
         __cluster_barrier_wait();
     }
-    finish<F, NT, PER>(j, p, sums, pitch);
+    store_rows<F, NT, PER>(j, p, sums, pitch);
     if (PER != CHAINED) { // others may still read its sums
         __cluster_barrier_arrive_relaxed();
         __cluster_barrier_wait();

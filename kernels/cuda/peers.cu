@@ -169,7 +169,7 @@ nibble_cuda_peers_id(void *id, char *why, size_t n)
 }
 
 static bool
-begin(struct cuda *c)
+begin_peers(struct cuda *c)
 {
     c->peers = (struct peers *)calloc(1, sizeof *c->peers);
     if (!c->peers)
@@ -182,7 +182,7 @@ cuda_join_copies(struct kernels *k, const struct company *of, char *why, size_t 
 {
     struct cuda *c = cuda_of(k);
     struct copies *copies = cuda_copies_join(c, of, why, n);
-    if (copies && begin(c))
+    if (copies && begin_peers(c))
         c->peers->copies = copies;
     return copies != NULL;
 }
@@ -196,7 +196,7 @@ cuda_join(struct kernels *k, unsigned rank, unsigned ranks, const void *id)
     memcpy(&copy, id, sizeof copy);
     if (!open_nccl(why, sizeof why))
         err_set(k->err, ERR_USAGE, "%s", why);
-    else if (begin(c))
+    else if (begin_peers(c))
         check(c, nccl.join(&c->peers->comm, (int)ranks, copy, (int)rank), "the start");
 }
 

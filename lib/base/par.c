@@ -204,7 +204,7 @@ par_run(struct par *p, size_t n, par_fn fn, void *ctx, struct err *err)
 /* Signals are delivered to the thread that opened the pool, except those that an action of
  * the thread itself raises. */
 static void
-start(struct par *p, unsigned threads)
+start_threads(struct par *p, unsigned threads)
 {
     static const int own[] = { SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGPIPE, SIGXFSZ };
     sigset_t blocked, before;
@@ -237,7 +237,7 @@ par_open(unsigned threads, struct err *err)
     *p = (struct par){ .threads = 1, .worker = w };
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
-    start(p, threads);
+    start_threads(p, threads);
     return p;
 }
 

@@ -98,7 +98,7 @@ measure_or_write(void *ctx, size_t i, unsigned worker, struct err *err)
 
 /* Write the codes, and measure the errors if they are wanted. */
 static int
-finish(struct producer *x, const uint8_t *codes)
+take_planes(struct producer *x, const uint8_t *codes)
 {
     size_t chunks = x->measure ? (size_t)producer_chunks(x) : 0;
     struct err err = { 0 };
@@ -159,7 +159,7 @@ planes_gpu_make(struct producer *x)
     drop(x, t);
     if (rc == 0) {
         producer_settle_zeros(t->dialect, codes, t->scales, n / NVFP4_BLOCK);
-        rc = finish(x, codes);
+        rc = take_planes(x, codes);
     }
     free(codes);
     return rc;

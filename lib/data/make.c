@@ -77,7 +77,8 @@ write_rest(struct sink *s, const uint8_t *inputs, size_t n_inputs)
 /* Write what is left of all of them and commit the outputs.  what: the input's name for
  * the error that it had no sample. */
 static int
-finish(struct sink *sinks, const char *what, const uint8_t *inputs, size_t n_inputs)
+finish_samples(struct sink *sinks, const char *what, const uint8_t *inputs,
+               size_t n_inputs)
 {
     unsigned n = sinks->c->n_out;
     if (check_usable(sinks, what) < 0)
@@ -128,7 +129,8 @@ data_make(const struct data_options *c, const struct tokenizer *t, struct sink *
         rc = input_read(f, paths[i], inputs + i * XXH3_BYTES);
     host_progress_end(&progress);
     if (rc == 0)
-        rc = finish(sinks, n == 1 ? paths[0] : "all inputs together", inputs, n);
+        rc =
+            finish_samples(sinks, n == 1 ? paths[0] : "all inputs together", inputs, n);
     if (rc < 0 && f)
         explain(sinks, f, err);
     input_close(f);

@@ -57,7 +57,7 @@ comm_note(struct comm *c)
 
 /* The end of a call that has begun then. */
 static int
-end(struct comm *c, double began, int rc)
+end_call(struct comm *c, double began, int rc)
 {
     c->waited += os_seconds() - began;
     return rc;
@@ -69,7 +69,7 @@ comm_broadcast(struct comm *c, void *p, size_t bytes)
     if (c->err->kind)
         return -1;
     double began = os_seconds();
-    return c->op->broadcast ? end(c, began, c->op->broadcast(c, p, bytes)) : 0;
+    return c->op->broadcast ? end_call(c, began, c->op->broadcast(c, p, bytes)) : 0;
 }
 
 int
@@ -78,7 +78,7 @@ comm_gather(struct comm *c, void *p, const size_t *at)
     if (c->err->kind)
         return -1;
     double began = os_seconds();
-    return c->op->gather ? end(c, began, c->op->gather(c, p, at)) : 0;
+    return c->op->gather ? end_call(c, began, c->op->gather(c, p, at)) : 0;
 }
 
 int
@@ -87,7 +87,7 @@ comm_collect(struct comm *c, void *p, const size_t *at)
     if (c->err->kind)
         return -1;
     double began = os_seconds();
-    return c->op->collect ? end(c, began, c->op->collect(c, p, at)) : 0;
+    return c->op->collect ? end_call(c, began, c->op->collect(c, p, at)) : 0;
 }
 
 int
@@ -96,7 +96,7 @@ comm_pass(struct comm *c, void *to, const void *from, const size_t *at)
     if (c->err->kind)
         return -1;
     double began = os_seconds();
-    return c->op->pass ? end(c, began, c->op->pass(c, to, from, at)) : 0;
+    return c->op->pass ? end_call(c, began, c->op->pass(c, to, from, at)) : 0;
 }
 
 int
@@ -105,5 +105,5 @@ comm_exchange(struct comm *c, void *to, const void *from, const size_t *at)
     if (c->err->kind)
         return -1;
     double began = os_seconds();
-    return c->op->exchange ? end(c, began, c->op->exchange(c, to, from, at)) : 0;
+    return c->op->exchange ? end_call(c, began, c->op->exchange(c, to, from, at)) : 0;
 }

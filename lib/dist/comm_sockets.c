@@ -80,7 +80,7 @@ send_all(struct sockets *s, uint32_t kind, int status)
 
 /* End all ranks; words: what this one says. */
 static void
-finish(struct sockets *s, int status, const char *words)
+end_process(struct sockets *s, int status, const char *words)
 {
     send_all(s, PULSE_END, status);
     s->ending.end(status, words);
@@ -104,7 +104,7 @@ lose(struct sockets *s, unsigned rank)
              "rank %u has ended without a word: it was killed, or its host is gone",
              rank);
     wait_for_words(s);
-    finish(s, TROUBLE, words);
+    end_process(s, TROUBLE, words);
 }
 
 /* Another program has connected as that rank. */
@@ -117,7 +117,7 @@ refuse_pulse(struct sockets *s, const struct other *o)
              "program has connected as rank %u",
              o->rank, (unsigned long)o->pulse.kind, (long)o->pulse.status, o->rank);
     wait_for_words(s);
-    finish(s, TROUBLE, words);
+    end_process(s, TROUBLE, words);
 }
 
 static void
@@ -125,7 +125,7 @@ hear(struct sockets *s, struct other *o)
 {
     const struct meet_pulse *p = &o->pulse;
     if (p->kind == PULSE_END && s->ending.fails_by(p->status))
-        finish(s, p->status, NULL);
+        end_process(s, p->status, NULL);
     else if (p->kind == PULSE_LEAVE)
         o->parted = true;
     else if (p->kind == PULSE_BEAT)
@@ -204,7 +204,7 @@ look_at_all(struct sockets *s, double seconds)
     }
     free(last);
     if (err.kind)
-        finish(s, TROUBLE, err.msg);
+        end_process(s, TROUBLE, err.msg);
 }
 
 /* The others hear from rank 0 alone. */
@@ -220,7 +220,7 @@ look_at_first(struct sockets *s, double seconds)
         return;
     comm_is_late(&said, late);
     wait_for_words(s);
-    finish(s, TROUBLE, err.msg);
+    end_process(s, TROUBLE, err.msg);
 }
 
 static void *

@@ -542,7 +542,7 @@ dialect_plain_config(struct buf *out, struct slice config, struct err *err)
 
 /* A directory of safetensors whose configuration names the dialect. */
 static int
-finish(struct writer *w)
+finish_sums(struct writer *w)
 {
     struct slice plain = w->meta.config;
     struct buf text = { 0 };
@@ -576,7 +576,7 @@ const struct container container_modelopt = {
                 .keeps_metadata = true,
                 .dialect = "modelopt" },
     .plan = safetensors_plan,
-    .finish = finish,
+    .finish = finish_sums,
 };
 
 const struct container container_compressed = {
@@ -587,5 +587,5 @@ const struct container container_compressed = {
                 .keeps_metadata = true,
                 .dialect = "compressed-tensors" },
     .plan = safetensors_plan,
-    .finish = finish,
+    .finish = finish_sums,
 };

@@ -819,7 +819,8 @@ parse_starts(struct tok_reader *r, const uint8_t *p, uint32_t d, uint32_t n,
 
 /* The size of the record at pos, by its counts; all of its bytes are there then. */
 static int
-measure(struct tok_reader *r, uint64_t index, uint32_t *n, uint32_t *d, uint64_t *bytes)
+measure_sample(struct tok_reader *r, uint64_t index, uint32_t *n, uint32_t *d,
+               uint64_t *bytes)
 {
     const struct tok_header *h = &r->header;
     if (need(r, RECORD_HEAD, "a sample") < 0)
@@ -849,7 +850,7 @@ parse_sample(struct tok_reader *r, uint64_t index, struct tok_sample *s)
 {
     uint32_t n, d, targets = 0;
     uint64_t bytes;
-    if (measure(r, index, &n, &d, &bytes) < 0 ||
+    if (measure_sample(r, index, &n, &d, &bytes) < 0 ||
         grow(r, &r->ids, &r->cap_ids, n, &r->flags) < 0 ||
         grow(r, &r->starts, &r->cap_starts, d, NULL) < 0)
         return -1;
@@ -974,7 +975,7 @@ tok_at(struct tok_reader *r, uint64_t index, struct tok_sample *s)
 /* ---- open and close ----------------------------------------------------------------- */
 
 static int
-begin(struct tok_reader *r, const char *path, unsigned flags, struct err *err)
+begin_reading(struct tok_reader *r, const char *path, unsigned flags, struct err *err)
 {
     struct buf name = { 0 };
     *r = (struct tok_reader){ .fd = -1, .keep = flags & TOK_KEEP, .err = err };
@@ -1005,7 +1006,7 @@ int
 tok_stream(struct tok_reader *r, int fd, const char *path, struct slice begun,
            unsigned flags, struct err *err)
 {
-    return begin(r, path, flags, err) < 0 ? -1 : begin_stream(r, fd, begun);
+    return begin_reading(r, path, flags, err) < 0 ? -1 : begin_stream(r, fd, begun);
 }
 
 int
@@ -1015,7 +1016,7 @@ tok_open(struct tok_reader *r, const char *path, unsigned flags, struct err *err
     struct slice none = { NULL, 0 };
     if (strcmp(path, "-") == 0)
         return tok_stream(r, STDIN_FILENO, path, none, flags, err);
-    if (begin(r, path, flags, err) < 0)
+    if (begin_reading(r, path, flags, err) < 0)
         return -1;
     // check_kind looks at the first bytes of a file.
     if ((stat(path, &st) < 0 || S_ISDIR(st.st_mode)) &&

@@ -78,7 +78,7 @@ check_names(struct writer *w)
 /* The size of each tensor.  Their sum, with all that a plan can put between and around
  * them, is kept below 2^63: then no offset of any plan overflows. */
 static int
-measure(struct writer *w)
+measure_tensors(struct writer *w)
 {
     enum { BETWEEN = 2 * (MAX_NAME + (64 << 10)) }; // alignment, and a name in a header
     uint64_t total = 0;
@@ -128,7 +128,7 @@ writer_plan(struct writer *w, const char *kind, const char *path, struct wtensor
     w->kind = container_named(slice_of(kind));
     if (!w->kind || !w->kind->plan)
         return err_set(err, ERR_USAGE, "%s: cannot be written as %s", w->name, kind);
-    return measure(w) < 0 || check_names(w) < 0 ? -1 : w->kind->plan(w);
+    return measure_tensors(w) < 0 || check_names(w) < 0 ? -1 : w->kind->plan(w);
 }
 
 int

@@ -213,7 +213,7 @@ share(struct prompts *p, struct slot *x, size_t tokens)
 
 /* The answer is complete. */
 static int
-finish(struct prompts *p, struct slot *x)
+finish_answer(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
     const struct infer_options *c = s->c;
@@ -241,7 +241,7 @@ static int
 choose(struct prompts *p, struct slot *x)
 {
     int rc = answer_next(&x->a);
-    return rc > 0 ? finish(p, x) : rc;
+    return rc > 0 ? finish_answer(p, x) : rc;
 }
 
 /* Compute n prompts together, and choose the first tokens of their answers. */
@@ -300,7 +300,7 @@ make_room(struct prompts *p, const struct slot *x, struct group *g, size_t most)
 /* Begin an answer; its prompt is computed now, or with others, later.  One token by itself is
  * computed as those of an answer are. */
 static int
-start(struct prompts *p, struct slot *x)
+start_prompt(struct prompts *p, struct slot *x)
 {
     struct session *s = p->s;
     const struct infer_options *c = s->c;
@@ -508,7 +508,7 @@ start_held(struct prompts *p, struct slot *x)
         }
         session_apart(p->s);
     }
-    return start(p, x);
+    return start_prompt(p, x);
 }
 
 /* Start it if there is memory for it, or nothing to wait for. */
@@ -519,7 +519,7 @@ start_or_hold(struct prompts *p, struct slot *x)
     if (p->slots > 1 && session_reserve_together(s, x->q->ids.n, p->slots) < 0)
         return -1;
     if (fits(p, x))
-        return start(p, x);
+        return start_prompt(p, x);
     if (p->busy == 0)
         return start_held(p, x);
     x->state = SLOT_HELD;
@@ -617,7 +617,7 @@ wants_more(struct prompts *p)
 }
 
 static int
-run(struct prompts *p)
+run_prompts(struct prompts *p)
 {
     int rc = 0;
     while (rc >= 0) {
@@ -729,7 +729,7 @@ prompts_answer(struct session *s, struct source *source, bool many, uint64_t *al
     int rc = open_slots(p);
     meter_open(&p->meter, s->c->host, many);
     if (rc == 0)
-        rc = run(p);
+        rc = run_prompts(p);
     meter_close(&p->meter);
     layers_close(&p->layers); // after an error
     *all = p->next;

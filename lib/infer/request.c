@@ -460,7 +460,7 @@ request_put_idle(struct buf *b, const bool idle[REQUEST_FIELDS])
 /* ---- a line ------------------------------------------------------------------------- */
 
 static int
-parse(struct request *r, struct json *j)
+parse_fields(struct request *r, struct json *j)
 {
     int more = json_object(j);
     while (more >= 0) {
@@ -508,7 +508,7 @@ request_parse(struct request *r, const struct answer_settings *base, struct slic
     r->has_thinking = false;
     arena_clear(&r->arena);
     json_open(&j, "", 0, line, &r->arena, err);
-    if (parse(r, &j) == 0)
+    if (parse_fields(r, &j) == 0)
         return 0;
     if (!r->id.p)
         find_id(r, line);

@@ -496,7 +496,7 @@ compare_ranks(struct score *x)
 
 /* The parts of p, of `size` bytes an item, to all. */
 static int
-gather(struct score *x, void *p, size_t *at, size_t size)
+gather_parts(struct score *x, void *p, size_t *at, size_t size)
 {
     struct comm *c = ranks_comm(x->ranks);
     for (unsigned q = 0; q <= x->ranks->size; q++)
@@ -539,7 +539,7 @@ gather_all(struct score *x)
     if (!at)
         return no_memory(x);
     memcpy(at, x->at, (ranks + (size_t)1) * sizeof *at);
-    int rc = gather(x, x->of_sample, at, sizeof *x->of_sample);
+    int rc = gather_parts(x, x->of_sample, at, sizeof *x->of_sample);
     if (rc == 0)
         rc = check_counts(x);
     for (size_t k = 0; k < x->n; k++) {
@@ -556,7 +556,7 @@ gather_all(struct score *x)
     if (rc == 0 && x->divergences) {
         memmove(x->divergences + at[rank], x->divergences,
                 (size_t)x->n_divergences * sizeof *x->divergences);
-        rc = gather(x, x->divergences, at, sizeof *x->divergences);
+        rc = gather_parts(x, x->divergences, at, sizeof *x->divergences);
     }
     free(at);
     return rc;

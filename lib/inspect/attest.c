@@ -447,7 +447,7 @@ put_definition(struct statement *t, struct slice record)
 }
 
 static int
-begin(struct statement *t, const char *name)
+begin_statement(struct statement *t, const char *name)
 {
     buf_printf(&t->place, "%s: record", name);
     buf_str(&t->out, "{\"_type\":\"https://in-toto.io/Statement/v1\",\"subject\":[");
@@ -455,7 +455,7 @@ begin(struct statement *t, const char *name)
 }
 
 static int
-end(struct statement *t, int rc)
+end_statement(struct statement *t, int rc)
 {
     if (rc == 0 && t->out.failed)
         rc = no_memory(t);
@@ -488,7 +488,7 @@ attest_store(const struct inspect *c, struct subject *f, struct err *err)
             "%s: its container has no checksums: the statement is about the bytes as "
             "they are now, and its record cannot tell whether they were changed",
             s->name);
-    int rc = begin(&t, s->name);
+    int rc = begin_statement(&t, s->name);
     if (rc == 0 && s->is_directory)
         rc = put_directory(&t, s->path);
     for (size_t i = 0; i < s->n_files && rc == 0 && !s->is_directory; i++)
@@ -497,7 +497,7 @@ attest_store(const struct inspect *c, struct subject *f, struct err *err)
         rc = put_definition(&t, s->provenance);
     if (rc == 0)
         rc = store_check(s);
-    return end(&t, rc);
+    return end_statement(&t, rc);
 }
 
 int
@@ -506,10 +506,10 @@ attest_stream(const struct inspect *c, const char *path, struct slice record,
 {
     struct statement t = { .c = c, .err = err };
     char q[TEXT_QUOTE];
-    int rc = begin(&t, text_quote(q, path, strlen(path)));
+    int rc = begin_statement(&t, text_quote(q, path, strlen(path)));
     if (rc == 0)
         rc = put_subject(&t, path);
     if (rc == 0)
         rc = put_definition(&t, record);
-    return end(&t, rc);
+    return end_statement(&t, rc);
 }

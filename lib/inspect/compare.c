@@ -235,7 +235,8 @@ value_at(const struct values *x, const struct values_scratch *w, size_t i)
 /* NaN is equal to NaN, an infinity to itself.  rest: what a - b lacks because an
  * integer was rounded to a double. */
 static void
-measure(struct distance *d, double a, double b, double rest, double atol, double rtol)
+measure_distance(struct distance *d, double a, double b, double rest, double atol,
+                 double rtol)
 {
     if (isfinite(a) && isfinite(b)) {
         d->ab += a * b;
@@ -271,9 +272,10 @@ diff_chunk(void *ctx, size_t i, unsigned worker, struct err *err)
         values_read(&d->xb, first, n, wb, err) < 0)
         return -1;
     for (size_t k = 0; k < n; k++)
-        measure(&d->part[i], value_at(&d->xa, wa, k), value_at(&d->xb, wb, k),
-                values_rest(&d->xa, wa, k) - values_rest(&d->xb, wb, k),
-                d->c->tolerant ? d->c->atol : 0, d->c->tolerant ? d->c->rtol : 0);
+        measure_distance(&d->part[i], value_at(&d->xa, wa, k), value_at(&d->xb, wb, k),
+                         values_rest(&d->xa, wa, k) - values_rest(&d->xb, wb, k),
+                         d->c->tolerant ? d->c->atol : 0,
+                         d->c->tolerant ? d->c->rtol : 0);
     return 0;
 }
 

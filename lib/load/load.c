@@ -246,7 +246,7 @@ as_f32(struct model *m, const struct view *v)
 
 /* The planes of a GGUF's blocks. */
 static int
-unpack(struct model *m, struct matrix *w, const struct values *x)
+unpack_weight(struct model *m, struct matrix *w, const struct values *x)
 {
     uint64_t numel = x->v->numel;
     uint8_t *codes = own(m, (size_t)numel / 2),
@@ -289,7 +289,7 @@ load_nvfp4(struct model *m, struct matrix *w, const struct view *v)
     if (values_open(&x, &m->store, v, m->o.host->isa, m->err) < 0)
         return -1;
     if (view_in_blocks(v)) {
-        if (unpack(m, w, &x) < 0)
+        if (unpack_weight(m, w, &x) < 0)
             return -1;
     } else {
         if (!m->k->dry && check_scales(m, &x) < 0)

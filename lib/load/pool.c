@@ -8,7 +8,7 @@
 
 /* An unused buffer, if possible one that is large enough; else a new one. */
 static struct pool_buffer *
-find(struct pool *pool, size_t bytes)
+find_buffer(struct pool *pool, size_t bytes)
 {
     struct pool_buffer *unused = NULL;
     for (struct pool_buffer *b = pool->v; b && b < pool->v + pool->n; b++) {
@@ -29,7 +29,7 @@ void *
 pool_alloc(struct pool *pool, size_t bytes)
 {
     struct kernels *k = pool->k;
-    struct pool_buffer *b = find(pool, bytes);
+    struct pool_buffer *b = find_buffer(pool, bytes);
     if (!b) {
         err_set(k->err, ERR_MEMORY, "out of memory");
         return NULL;

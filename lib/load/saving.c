@@ -287,7 +287,8 @@ all_rounds(struct saving *s, int rc)
 
 /* What rank 0 has begun: the file's inode number, 0 if that has failed; the arrays' places follow. */
 static int
-begin(struct saving *s, struct writer *w, const char *target, struct outfile *joined)
+begin_saving(struct saving *s, struct writer *w, const char *target,
+             struct outfile *joined)
 {
     struct stat st = { 0 };
     uint64_t inode = 0;
@@ -393,7 +394,7 @@ saving_write(struct train *t, struct store *from, struct writer *w, const char *
     assert((s.rank == 0) == (w != NULL));
     int rc = reserve(&s);
     if (rc == 0)
-        rc = all_rounds(&s, begin(&s, w, target, &joined));
+        rc = all_rounds(&s, begin_saving(&s, w, target, &joined));
     if (rc == 0 && s.size > 1)
         rc = collect(&s, &joined);
     if (rc == 0 && w)

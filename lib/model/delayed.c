@@ -84,7 +84,7 @@ delayed_read_clipped(struct train *t, uint64_t *clipped)
 
 /* This rank's magnitudes are among those of all. */
 static int
-gather(struct train *t, size_t bytes)
+gather_magnitudes(struct train *t, size_t bytes)
 {
     if (train_ranks(t) == 1)
         return 0;
@@ -104,7 +104,7 @@ delayed_keep(struct train *t)
     if (!d)
         return 0;
     if (kernels_download(t->net.k, d->host + rank * n, d->found.amax, bytes) < 0 ||
-        gather(t, bytes) < 0)
+        gather_magnitudes(t, bytes) < 0)
         return -1;
     memcpy(d->magnitude, d->host, bytes);
     for (size_t i = n; i < ranks * n; i++)

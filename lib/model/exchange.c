@@ -39,7 +39,7 @@ exchange_finish(struct kernels *k)
 
 /* A failed call is an error of the device's owner, too. */
 static int
-settle(struct kernels *k, const struct comm *c, int rc)
+settle_failure(struct kernels *k, const struct comm *c, int rc)
 {
     if (rc < 0 && c->err->kind)
         err_set(k->err, c->err->kind, "%s", c->err->msg);
@@ -48,7 +48,7 @@ settle(struct kernels *k, const struct comm *c, int rc)
 
 /* Nothing to and from each rank for n arrays, to be filled in; NULL: the error is the device's. */
 static struct transfer *
-begin(struct kernels *k, const struct comm *c, size_t n)
+begin_exchange(struct kernels *k, const struct comm *c, size_t n)
 {
     assert(n > 0 && n <= EXCHANGE_TOGETHER);
     struct transfer *t = calloc(n * c->size, sizeof *t);
@@ -59,8 +59,8 @@ begin(struct kernels *k, const struct comm *c, size_t n)
 
 /* Put it into the device's queue. */
 static int
-end(struct kernels *k, struct comm *c, const struct exchange_array *a, size_t n,
-    struct transfer *t)
+end_exchange(struct kernels *k, struct comm *c, const struct exchange_array *a,
+             size_t n, struct transfer *t)
 {
     struct exchanged e[EXCHANGE_TOGETHER];
     for (size_t i = 0; i < n; i++)
@@ -71,7 +71,7 @@ end(struct kernels *k, struct comm *c, const struct exchange_array *a, size_t n,
     comm_note(c);
     op_transfer(k, c->size, e, n);
     free(t);
-    return settle(k, c, 0);
+    return settle_failure(k, c, 0);
 }
 
 /* An array's, to and from each rank. */
@@ -106,13 +106,13 @@ exchange_gather(struct kernels *k, struct comm *c, const struct exchange_array *
         c->own_sent +=
             (c->size - 1) * (uint64_t)(a[i].at[c->rank + 1] - a[i].at[c->rank]);
     if (k->dry)
-        return settle(k, c, 0);
+        return settle_failure(k, c, 0);
     if (k->is.host)
-        return settle(k, c, gather_on_host(c, a, n));
-    struct transfer *t = begin(k, c, n);
+        return settle_failure(k, c, gather_on_host(c, a, n));
+    struct transfer *t = begin_exchange(k, c, n);
     for (size_t i = 0; t && i < n; i++)
         gather_one(t + i * c->size, c, &a[i]);
-    return t ? end(k, c, a, n, t) : -1;
+    return t ? end_exchange(k, c, a, n, t) : -1;
 }
 
 int
@@ -123,10 +123,10 @@ exchange_parts(struct kernels *k, struct comm *c, const struct exchange_array *t
     size_t own = at[c->rank + 1] - at[c->rank];
     c->parts_sent += at[c->size] - own;
     if (k->dry)
-        return settle(k, c, 0);
+        return settle_failure(k, c, 0);
     if (k->is.host)
-        return settle(k, c, comm_exchange(c, to->p, from, at));
-    struct transfer *t = begin(k, c, 1);
+        return settle_failure(k, c, comm_exchange(c, to->p, from, at));
+    struct transfer *t = begin_exchange(k, c, 1);
     for (unsigned q = 0; t && q < c->size; q++) {
         size_t send = at[q + 1] - at[q];
         if (q != c->rank)
@@ -136,5 +136,5 @@ exchange_parts(struct kernels *k, struct comm *c, const struct exchange_array *t
                                       .receive = own,
                                       .there = (c->rank - (c->rank > q)) * send };
     }
-    return t ? end(k, c, to, 1, t) : -1;
+    return t ? end_exchange(k, c, to, 1, t) : -1;
 }

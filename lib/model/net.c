@@ -135,7 +135,7 @@ list_labels(struct pass *p, const struct net_batch *b)
 
 /* Tokens and labels to the device.  all: logits of every token are wanted. */
 static int
-begin(struct net *n, const struct net_batch *b, bool backward, bool all)
+begin_pass(struct net *n, const struct net_batch *b, bool backward, bool all)
 {
     size_t labels = 0;
     for (size_t t = 0; t < b->tokens; t++)
@@ -192,8 +192,8 @@ net_pass(struct net *n, const struct net_batch *b, float scale,
          const struct net_losses *losses, float *logits)
 {
     // of the same size, so that its memory stays when n's is reserved
-    if ((n->teacher && begin(n->teacher, b, false, logits != NULL) < 0) ||
-        begin(n, b, scale != 0, logits != NULL) < 0)
+    if ((n->teacher && begin_pass(n->teacher, b, false, logits != NULL) < 0) ||
+        begin_pass(n, b, scale != 0, logits != NULL) < 0)
         return -1;
     struct pass *p = n->pass;
     if (n->teacher && p->by_label < p->labels) {

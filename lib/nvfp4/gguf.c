@@ -22,7 +22,7 @@ spread(uint32_t x)
 
 /* And back; the high halves of the bytes do not matter. */
 static uint32_t
-gather(uint64_t w)
+gather_nibbles(uint64_t w)
 {
     w &= 0x0f0f0f0f0f0f0f0f;
     w = (w | w >> 4) & 0x00ff00ff00ff00ff;
@@ -49,7 +49,7 @@ nvfp4_gguf_unpack(uint8_t *codes, uint8_t *scales, const uint8_t *blocks, size_t
         for (size_t s = 0; s < NVFP4_GGUF_SCALES; s++) {
             uint64_t w = load_le64(blocks + NVFP4_GGUF_SCALES + 8 * s);
             scales[i / NVFP4_BLOCK + s] = blocks[s];
-            store_le32(codes + i / 2 + 8 * s, gather(w));
-            store_le32(codes + i / 2 + 8 * s + 4, gather(w >> 4));
+            store_le32(codes + i / 2 + 8 * s, gather_nibbles(w));
+            store_le32(codes + i / 2 + 8 * s + 4, gather_nibbles(w >> 4));
         }
 }

@@ -376,8 +376,8 @@ quant_add_costs(struct quant_error *e, float noise, float signal, float largest,
 }
 
 static void
-measure(const struct block *b, uint8_t c, const struct quant_scale *t,
-        struct quant_error *e)
+measure_scale(const struct block *b, uint8_t c, const struct quant_scale *t,
+              struct quant_error *e)
 {
     float s = e4m3_value(c), unit = quant_unit(t);
     for (int row = 0; row < b->n; row += N) {
@@ -404,7 +404,7 @@ nvfp4_measure(const uint8_t *codes, const uint8_t *scales, const float *x, size_
                            .codes = (uint8_t *)(uintptr_t)codes + i / 2,
                            .stride = N,
                            .n = N };
-        measure(&b, scales[i / N], t, e);
+        measure_scale(&b, scales[i / N], t, e);
     }
 }
 
@@ -427,7 +427,7 @@ nvfp4_quant_scalar(uint8_t *codes, uint8_t *scales, const float *x, size_t rows,
             for (size_t r = 0; r < high; r++)
                 scales[(from + r * cols) / N] = c;
             if (e)
-                measure(&b, c, t, e);
+                measure_scale(&b, c, t, e);
         }
     }
 }

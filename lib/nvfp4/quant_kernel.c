@@ -344,8 +344,9 @@ sweep(struct tile *t, const struct quant_scale *q, bool fp8, bool exhaustive,
 
 /* Blocks that the vectors could not decide, one by one. */
 static void
-settle(vi doubt, uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
-       const struct quant_spec *spec, const struct quant_scale *q)
+settle_doubt(vi doubt, uint8_t *codes, uint8_t *scales, const float *x,
+             const float *weight, const struct quant_spec *spec,
+             const struct quant_scale *q)
 {
     for (int lane = 0; lane < LANES; lane++) {
         struct quant_spec one = *spec;
@@ -395,7 +396,7 @@ quant_tile(uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
     }
     store_tile(t, codes, scales);
     if (any(doubt)) {
-        settle(doubt, codes, scales, x, weight, spec, q);
+        settle_doubt(doubt, codes, scales, x, weight, spec, q);
         for (int lane = 0; lane < LANES; lane++) { // for the costs
             t->c[lane] = scales[lane];
             for (int i = 0; i < N; i++)
@@ -405,8 +406,8 @@ quant_tile(uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
 }
 
 static inline void
-measure(const struct tile *t, const struct quant_scale *q,
-        const struct quant_costs *costs, size_t at)
+measure_tile(const struct tile *t, const struct quant_scale *q,
+             const struct quant_costs *costs, size_t at)
 {
     vf noise = { 0 }, signal = { 0 }, largest = { 0 };
     vf s = scale_value(t->c);
@@ -443,7 +444,7 @@ quant_tail(uint8_t *codes, uint8_t *scales, const float *x, const float *weight,
     memcpy(scales, more_scales, n);
     if (!costs->noise)
         return;
-    measure(&t, q, &mine, 0);
+    measure_tile(&t, q, &mine, 0);
     memcpy(costs->noise + at, mine.noise, n * sizeof(float));
     memcpy(costs->signal + at, mine.signal, n * sizeof(float));
     memcpy(costs->largest + at, mine.largest, n * sizeof(float));
@@ -462,7 +463,7 @@ NAME(nvfp4_kernel)(uint8_t *codes, uint8_t *scales, const float *x, size_t block
         quant_tile(codes + b * (N / 2), scales + b, x + b * N,
                    weight ? weight + b * N : NULL, &t, spec, q);
         if (costs->noise)
-            measure(&t, q, costs, b);
+            measure_tile(&t, q, costs, b);
     }
     if (b < blocks)
         quant_tail(codes + b * (N / 2), scales + b, x + b * N,

@@ -39,7 +39,7 @@ slot_after(const struct bpe *b, size_t slot)
 
 /* The slot of a pair, or the empty one where it would be. */
 static const struct bpe_merge *
-find(const struct bpe *b, uint32_t left, uint32_t right)
+find_merge(const struct bpe *b, uint32_t left, uint32_t right)
 {
     size_t slot = slot_of(b, left, right);
     for (;;) {
@@ -53,7 +53,7 @@ find(const struct bpe *b, uint32_t left, uint32_t right)
 static inline uint32_t
 rank_of(const struct bpe *b, uint32_t left, uint32_t right)
 {
-    return find(b, left, right)->rank;
+    return find_merge(b, left, right)->rank;
 }
 
 bool
@@ -73,7 +73,7 @@ bpe_reserve_merges(struct bpe *b, size_t n)
 bool
 bpe_add_merge(struct bpe *b, struct bpe_merge m, uint32_t *rank)
 {
-    struct bpe_merge *slot = b->merge + (find(b, m.left, m.right) - b->merge);
+    struct bpe_merge *slot = b->merge + (find_merge(b, m.left, m.right) - b->merge);
     *rank = slot->rank;
     if (slot->rank != BPE_NO_RANK)
         return false;
@@ -137,10 +137,10 @@ independent(const struct bpe *b, const struct reach *r, const uint8_t *p, size_t
         nearest = lower(nearest, r[s[n - 1]].right_across);
         if (n == 1)
             break;
-        const struct bpe_merge *m = find(b, s[0], s[1]);
+        const struct bpe_merge *m = find_merge(b, s[0], s[1]);
         size_t at = 0;
         if (n == 3 && rank_of(b, s[1], s[2]) < m->rank) {
-            m = find(b, s[1], s[2]);
+            m = find_merge(b, s[1], s[2]);
             at = 1;
         }
         if (m->rank == BPE_NO_RANK)
@@ -247,7 +247,7 @@ merge_short(const struct bpe *b, uint32_t *symbol, uint64_t *pair, size_t n)
         if (lowest >> 8 == BPE_NO_RANK)
             break;
         size_t at = lowest & 0xff, gone = next[at], after = next[gone];
-        symbol[at] = find(b, symbol[at], symbol[gone])->id;
+        symbol[at] = find_merge(b, symbol[at], symbol[gone])->id;
         next[at] = (uint8_t)after;
         pair[gone] = rank_at(BPE_NO_RANK, gone);
         if (at) {
@@ -378,7 +378,7 @@ merge_heap(const struct bpe *b, struct bpe_work *w, uint32_t n)
         if (w->rank[i] != top >> 32)
             continue;
         uint32_t k = w->next[i];
-        w->symbol[i] = find(b, w->symbol[i], w->symbol[k])->id;
+        w->symbol[i] = find_merge(b, w->symbol[i], w->symbol[k])->id;
         w->rank[k] = BPE_NO_RANK;
         w->next[i] = w->next[k];
         if (w->next[i] != n)

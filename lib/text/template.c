@@ -139,8 +139,8 @@ end_target(struct render *r)
 }
 
 static struct render
-begin(struct encoder *e, struct ids *ids, struct buf *mask,
-      const struct template_options *o, struct err *err)
+begin_render(struct encoder *e, struct ids *ids, struct buf *mask,
+             const struct template_options *o, struct err *err)
 {
     return (struct render){
         .e = e, .t = encoder_tokenizer(e), .o = o, .ids = ids, .mask = mask, .err = err
@@ -148,7 +148,7 @@ begin(struct encoder *e, struct ids *ids, struct buf *mask,
 }
 
 static int
-end(struct render *r, int rc)
+end_render(struct render *r, int rc)
 {
     buf_free(&r->run);
     if (rc < 0 || ids_ok(r->ids, r->err) < 0)
@@ -170,9 +170,9 @@ int
 render_pair(struct encoder *e, struct rendered *out, const struct template_options *o,
             struct slice prompt, struct slice target, struct err *err)
 {
-    struct render r = begin(e, &out->ids, &out->mask, o, err);
+    struct render r = begin_render(e, &out->ids, &out->mask, o, err);
     int rc = pair(&r, prompt, target);
-    return end(&r, rc < 0 ? -1 : end_target(&r));
+    return end_render(&r, rc < 0 ? -1 : end_target(&r));
 }
 
 /* ---- several messages ------------------------------------------------------- */
@@ -341,24 +341,24 @@ render_messages(struct encoder *e, struct rendered *out,
                 const struct template_options *o, const struct message *m, size_t n,
                 struct err *err)
 {
-    struct render r = begin(e, &out->ids, &out->mask, o, err);
+    struct render r = begin_render(e, &out->ids, &out->mask, o, err);
     if (o->kind != TEMPLATE_QWEN3)
         return err_set(err, ERR_FORMAT,
                        "template %s has no form for messages: only qwen3 has",
                        template_words[o->kind]);
-    return end(&r, messages(&r, m, n));
+    return end_render(&r, messages(&r, m, n));
 }
 
 int
 render_document(struct encoder *e, struct rendered *out,
                 const struct template_options *o, struct slice text, struct err *err)
 {
-    struct render r = begin(e, &out->ids, &out->mask, o, err);
+    struct render r = begin_render(e, &out->ids, &out->mask, o, err);
     int rc = text_run(&r, text);
     if (rc == 0 && !o->no_end)
         rc = control(&r, "<|endoftext|>");
     mark(&r, true);
-    return end(&r, rc);
+    return end_render(&r, rc);
 }
 
 /* ---- prompts ---------------------------------------------------------------- */
@@ -392,9 +392,9 @@ render_prompt(struct encoder *e, struct ids *out, const struct template_options 
 {
     struct template_options whole = *o;
     whole.no_end = false;
-    struct render r = begin(e, out, NULL, &whole, err);
+    struct render r = begin_render(e, out, NULL, &whole, err);
     int rc = o->kind == TEMPLATE_QWEN3 ? messages(&r, m, n) : single_prompt(&r, m, n);
     if (rc == 0 && o->kind != TEMPLATE_NONE)
         rc = generation_prompt(&r);
-    return end(&r, rc);
+    return end_render(&r, rc);
 }

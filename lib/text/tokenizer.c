@@ -735,7 +735,7 @@ place_merges(struct loader *l)
 }
 
 static int
-finish(struct loader *l)
+finish_loading(struct loader *l)
 {
     struct bpe *b = &l->t->bpe;
     if (place_added(l) < 0 || find_bytes(l) < 0 || place_merges(l) < 0 ||
@@ -754,7 +754,7 @@ load(struct tokenizer *t, const char *name, struct slice text, struct err *err)
     l.max_id = text.n > MIN_IDS ? text.n : MIN_IDS;
     json_open(&l.j, name, 0, text, &arena, err);
     fill_alphabet(&l);
-    int rc = read_file(&l) == 0 ? finish(&l) : -1;
+    int rc = read_file(&l) == 0 ? finish_loading(&l) : -1;
     free(l.slot);
     free(l.merge);
     free(l.added);

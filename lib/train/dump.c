@@ -24,7 +24,7 @@ struct logits {
 /* Count the samples of the step: each begins at a position 0.  Documents of a packed sample
  * count as samples. */
 static void
-measure(const struct trainer *t, struct logits *l)
+measure_step(const struct trainer *t, struct logits *l)
 {
     const struct course *d = &t->in->data;
     *l = (struct logits){ .vocab = t->run->model.vocab };
@@ -62,7 +62,7 @@ make_logits(struct trainer *t, struct logits *l)
     const struct course *d = &t->in->data;
     size_t sample = 0;
     int rc = 0;
-    measure(t, l);
+    measure_step(t, l);
     l->v = calloc(l->samples * l->longest * l->vocab + 1, sizeof *l->v);
     if (!l->v)
         return no_memory(t->err);

@@ -674,7 +674,7 @@ advance(struct trainer *t, bool *evaluated)
 
 /* What a run of all its steps ends with. */
 static int
-finish(struct trainer *t, bool evaluated)
+finish_run(struct trainer *t, bool evaluated)
 {
     if (t->in->has_eval && !evaluated && t->evaluated != t->train.step &&
         !t->satisfied && trainer_evaluate(t) < 0)
@@ -699,5 +699,5 @@ trainer_run(struct trainer *t)
         return 0;
     if (notify(t, call_rest, NULL) < 0)
         return -1;
-    return config_is_replay(t->run) ? 0 : finish(t, evaluated);
+    return config_is_replay(t->run) ? 0 : finish_run(t, evaluated);
 }
