@@ -488,12 +488,13 @@ show_status(void *ctx, const char *line)
 static int
 print_text(void *ctx, struct buf *text, enum host_text kind, struct err *err)
 {
+    enum host_text how = (enum host_text)((unsigned)kind & ~(unsigned)HOST_LATER);
     (void)ctx;
-    int rc = kind == HOST_TEXT || kind == HOST_JSON
-                 ? put_text(text, kind == HOST_JSON, err)
+    int rc = how == HOST_TEXT || how == HOST_JSON
+                 ? put_text(text, how == HOST_JSON, err)
                  : put_harmless(text, err);
-    if (rc < 0)
-        return -1;
+    if (rc < 0 || kind & HOST_LATER)
+        return rc;
     return fflush(stdout) == 0 ? 0 : err_set(err, ERR_IO, "standard output:");
 }
 
@@ -507,6 +508,12 @@ shows_status(const struct cmd *c)
 const struct host *
 cmd_host(const struct cmd *c)
 {
+    return cmd_host_of(c, cmd_isa());
+}
+
+const struct host *
+cmd_host_of(const struct cmd *c, enum isa isa)
+{
     static struct host host;
     static struct progress shown;
     host = (struct host){ .program = c->name,
@@ -514,7 +521,7 @@ cmd_host(const struct cmd *c)
                           .commit = cmd_commit(),
                           .tmpdir = cmd_tmpdir(),
                           .guard = &cmd_guard,
-                          .isa = cmd_isa(),
+                          .isa = isa,
                           .verbose = c->verbose,
                           .quiet = c->quiet,
                           .terminal = isatty(STDOUT_FILENO),

@@ -98,6 +98,8 @@ void progress_add(struct progress *p, uint64_t bytes);
 void progress_end(struct progress *p);
 /* This program as the host of the libraries; c->quiet and the like are settled by now. */
 const struct host *cmd_host(const struct cmd *c);
+/* The same of a program that computes nothing, for which NIBBLE_ISA is not read. */
+const struct host *cmd_host_of(const struct cmd *c, enum isa isa);
 
 /* A progress line is on the terminal; messages clear it, and so must all other output to the
  * terminal. */

@@ -341,6 +341,14 @@ two_files(struct inspect *c, char **paths, struct err *err)
     return answer;
 }
 
+/* Whether values are computed. */
+static bool
+decodes(const struct inspect *c)
+{
+    enum action a = c->action;
+    return c->stats || a == HIST || a == VALUES || a == NPY || a == DIFF || a == VERIFY;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -351,7 +359,7 @@ main(int argc, char **argv)
     cmd_begin(&cfg.cmd);
     c->threads = cmd_threads(NULL);
     int first = parse_options(&cfg, argc, argv);
-    printer.host = cmd_host(&cfg.cmd);
+    printer.host = decodes(c) ? cmd_host(&cfg.cmd) : cmd_host_of(&cfg.cmd, ISA_SCALAR);
     c->printer = &printer;
     if (c->action == DIFF)
         answer = two_files(c, argv + first, &err);

@@ -19,7 +19,8 @@ enum host_text {
     HOST_TEXT,
     HOST_JSON,     // escaped by JSON's own escapes
     HOST_HARMLESS, // was escaped before; it may hold colours
-    HOST_BYTES     // is written as it is
+    HOST_BYTES,    // is written as it is
+    HOST_LATER = 8 // with one of the others: it need not appear at once
 };
 
 struct host {

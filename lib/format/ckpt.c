@@ -570,8 +570,8 @@ pack_header(struct writer *w, struct buf *head)
         head->len = 0;
         mp_pack_into(&pk, head);
         put_header(&pk, w);
-        if (buf_ok(head, w->err) < 0)
-            return -1;
+        if (head->failed)
+            return err_set(w->err, ERR_MEMORY, "%s: out of memory", w->name);
     } while (head->len != bytes);
     if (head->len > MAX_HEADER)
         return err_set(w->err, ERR_USAGE,

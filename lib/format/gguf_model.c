@@ -297,6 +297,8 @@ embedding(const struct store *s)
 static const char *
 lacking(const struct gguf_model *m, const struct arch *arch, const struct store *s)
 {
+    if (m->arch != arch)
+        return arch->key[ARCH_LAYERS].gguf;
     for (unsigned i = 0; i < ARCH_SIZES; i++)
         if (arch->key[i].required && !(m->sizes & 1U << i))
             return arch->key[i].gguf;

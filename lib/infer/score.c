@@ -628,7 +628,8 @@ put_result(struct score *x)
     }
     buf_str(&b, json ? "}\n" : "\n");
     const struct host *host = x->s->c->host;
-    int rc = host->print(host->ctx, &b, json ? HOST_JSON : HOST_TEXT, x->s->err);
+    int rc = host->print(host->ctx, &b, (json ? HOST_JSON : HOST_TEXT) | HOST_LATER,
+                         x->s->err);
     buf_free(&b);
     return rc;
 }

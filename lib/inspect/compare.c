@@ -689,7 +689,7 @@ put_difference(struct diff *d, const struct view *v, double gap, struct buf *out
 {
     if (!waits(d->c)) {
         flush_differences(d->c->printer, out);
-        return 0;
+        return printer_end(d->c->printer);
     }
     if (!GROW(d->waiting, d->n_waiting, d->cap_waiting, 64))
         return err_set(err, ERR_MEMORY, "out of memory for differences");

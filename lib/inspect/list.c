@@ -603,6 +603,8 @@ put_segment(void *ctx, size_t file, uint64_t offset, uint64_t n, const char *wha
     if (offset != m->at) // a reader of ours that cannot account for its bytes
         err_set(m->p->err, ERR_FORMAT, "%s: byte %llu: not accounted for", m->s->name,
                 (unsigned long long)m->at);
+    if (printer_end(m->p) < 0)
+        return;
     m->at = offset + n;
     buf_printf(&m->out, "%llu\t%llu\t%s\t", (unsigned long long)offset,
                (unsigned long long)n, what);

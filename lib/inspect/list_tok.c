@@ -110,7 +110,7 @@ look_at_sample(struct look *k, const struct tok_sample *s)
         if (k->out.len > FLUSH_AT)
             printer_put(k->c->printer, &k->out, HOST_TEXT);
     }
-    return 0;
+    return printer_end(k->c->printer);
 }
 
 /* ---- answers ------------------------------------------------------------------------ */

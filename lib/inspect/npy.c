@@ -75,8 +75,10 @@ put_floats(struct printer *p, const struct values *x, struct err *err)
             memcpy(&bits, &w.f32[i], sizeof bits);
             store_le32(w.bytes + 4 * i, bits);
         }
-        if (rc == 0)
+        if (rc == 0) {
             printer_bytes(p, w.bytes, 4 * n);
+            rc = printer_end(p);
+        }
     }
     values_scratch_free(&w);
     return rc;

@@ -6,7 +6,7 @@ void
 printer_put(struct printer *p, struct buf *text, enum host_text kind)
 {
     if (!p->err->kind)
-        p->host->print(p->host->ctx, text, kind, p->err);
+        p->host->print(p->host->ctx, text, kind | HOST_LATER, p->err);
     text->len = 0;
 }
 

@@ -11,7 +11,7 @@ struct printer {
     bool headed;     // the heading of lines is written
 };
 
-/* Write the buffer and empty it. */
+/* Write the buffer and empty it.  What is computed for long asks printer_end between. */
 void printer_put(struct printer *p, struct buf *text, enum host_text kind);
 /* Write n bytes as they are. */
 void printer_bytes(struct printer *p, const void *bytes, size_t n);

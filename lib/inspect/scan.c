@@ -326,8 +326,10 @@ scan_values(const struct inspect *c, struct subject *f, struct err *err)
                           v->dtype == DT_F64     ? 17
                           : x.kind == VALUES_F64 ? 10
                                                  : 9);
-        if (rc == 0)
+        if (rc == 0) {
             printer_put(c->printer, &out, HOST_TEXT);
+            rc = printer_end(c->printer);
+        }
     }
     buf_free(&out);
     values_scratch_free(&w);

@@ -257,7 +257,7 @@ find_arch(struct parse *p, struct slice text)
     json_open(&j, "config", 0, text, &arena, &err);
     json_object(&j);
     while (json_key(&j, &key) > 0)
-        if (slice_is(key, "model_type") && json_peek(&j) == '"')
+        if (slice_is(key, "model_type") && !type.p && json_peek(&j) == '"')
             json_string(&j, &type);
         else
             json_skip(&j, NULL);
