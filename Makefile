@@ -113,6 +113,9 @@ MODEL_SRCS = \
 	lib/model/gradient.c \
 	lib/model/loss.c \
 	lib/model/net.c \
+	lib/model/optimizer.c \
+	lib/model/optimizer_adamw.c \
+	lib/model/optimizer_torchsharp.c \
 	lib/model/pass.c \
 	lib/model/sample.c \
 	lib/model/score.c \

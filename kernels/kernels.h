@@ -187,7 +187,7 @@ struct adam_update {
 
 /* TorchSharp's packed optimizer, numerics.md 7.4.  The weight (rows, cols) is nvfp4 of one
  * level; moments are, too, or 8-bit integers with an f32 for each row. */
-enum torchsharp_moments { TORCHSHARP_NONE, TORCHSHARP_NVFP4, TORCHSHARP_INT8 };
+enum torchsharp_moments { TORCHSHARP_NVFP4, TORCHSHARP_INT8 };
 struct torchsharp_plane {
     void *q; // codes of nvfp4, two in a byte; or i8
     void *scales;

@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-enum { OBSERVERS = 8 };
+enum { OBSERVERS = 16 }; // more than there are
 
 /* All of them begin as zeros, and may be closed from there on. */
 static struct run {
@@ -116,8 +116,8 @@ open_locked(struct run *r)
     open_input(r);
     if (config_is_finished(&r->config) && !owes(r))
         return;
-    must(save_lock(&r->trainer));
     at_exit(unlock);
+    must(save_lock(&r->trainer));
     open_input(r);
 }
 
@@ -195,6 +195,7 @@ open_observers(struct run *r)
         must(tensorboard_open(&r->tensorboard, c, r->stop));
         observe(r, &r->tensorboard.observer);
     }
+    observe(r, &trainer_words);
     observe(r, &r->display.observer);
     if (!config_is_replay(c)) {
         observe(r, &r->keep.observer);
@@ -205,6 +206,8 @@ open_observers(struct run *r)
         at_exit(write_report);
         observe(r, &r->report.observer);
     }
+    if (!config_is_replay(c))
+        observe(r, &r->keep.at_last);
     if (r->o->dump)
         observe(r, &dump_observer);
 }

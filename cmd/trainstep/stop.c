@@ -121,7 +121,7 @@ stop_end(const struct buf *words)
     int sig = stop_signal(&requested);
     if (sig && sig != STOP_FOR_OUTPUT && !atomic_load(&requested.saved))
         cmd_die_by_signal(sig);
-    if (words->len)
+    if (words->len && !words->failed)
         warn("%s", words->data);
     return sig == STOP_FOR_OUTPUT ? EXIT_TROUBLE : sig ? EXIT_PREEMPTED : EXIT_DONE;
 }

@@ -21,7 +21,7 @@ enum err_kind {
 
 struct err {
     enum err_kind kind;
-    char msg[1024];
+    char msg[6000]; // the longest names of files, and words
 };
 
 /* The end of a message about a file that ends too early. */

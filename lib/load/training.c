@@ -9,29 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int
-index_of(const char *const *words, const char *word)
-{
-    int i = 0;
-    while (words[i] && strcmp(words[i], word) != 0)
-        i++;
-    return words[i] ? i : -1;
-}
-
 bool
 training_layout(struct array_layout *l, const char *master, const char *moments)
 {
-    static const char *const kinds[] = { "f32", "bf16", "int8", NULL };
-    static const char *const packed_kinds[] = { "none", "nvfp4", "int8", NULL };
-    bool packed = strcmp(master, "nvfp4") == 0; // TorchSharp's optimizer
-    int kind = index_of(packed ? packed_kinds : kinds, moments);
-    *l = (struct array_layout){ 0 };
-    if (kind >= 0 && packed)
-        l->torchsharp = (enum torchsharp_moments)kind;
-    else if (kind >= 0)
-        *l = (struct array_layout){ strcmp(master, "f32") == 0 ? DT_F32 : DT_BF16,
-                                    (enum moments)kind, TORCHSHARP_NONE };
-    return kind >= 0;
+    for (size_t i = 0; i < OPTIMIZERS; i++)
+        if (optimizers[i]->layout(l, master, moments))
+            return true;
+    return false;
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */

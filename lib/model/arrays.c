@@ -2,29 +2,15 @@
 /* arrays: see arrays.h. */
 #include "lib/model/arrays.h"
 
+#include "lib/model/optimizer.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOMENT_GROUP = 32 }; // elements that share the scale of an 8-bit moment
-
-/* How a plane of a tensor is stored: the bits of a group of elements are an element.  group
- * 0: a row of the tensor. */
-struct form {
-    const char *suffix;
-    enum dtype dtype;
-    uint64_t group;
-    bool flat; // one dimension, whatever the tensor's rank
-};
-
-static const struct form nvfp4_codes = { ".qdata", DT_U8, 2, false };
-static const struct form nvfp4_scales = { ".scale", DT_F8_E4M3, NVFP4_BLOCK, false };
-static const struct form group_scales = { ".scale", DT_BF16, MOMENT_GROUP, true };
-static const struct form row_scales = { ".scale", DT_F32, 0, true };
-
 static int
 add(struct arrays *a, const struct row *r, size_t row, const char *prefix,
-    enum array_plane plane, const struct form *f)
+    enum array_plane plane, const struct array_form *f)
 {
     char name[160];
     struct array *x = &a->v[a->n++];
@@ -46,45 +32,26 @@ add(struct arrays *a, const struct row *r, size_t row, const char *prefix,
     return x->name ? 0 : -1;
 }
 
-/* The first moment (with `second` the second one) of a row of the table. */
+/* The planes `from` .. `to` of a row of the table, those that the optimizer keeps. */
 static int
-add_moment(struct arrays *a, const struct row *r, size_t row,
-           const struct array_layout *l, bool second)
+add_planes(struct arrays *a, const struct row *r, size_t row,
+           const struct array_layout *l, enum array_plane from, enum array_plane to,
+           struct err *err)
 {
-    const char *prefix = second ? "adam.v/" : "adam.m/";
-    enum array_plane plane = second ? ARRAY_V : ARRAY_M;
-    bool bytes = l->torchsharp == TORCHSHARP_NONE && l->moments == MOMENTS_INT8;
-    struct form whole = { "", l->moments == MOMENTS_F32 ? DT_F32 : DT_BF16, 1, false };
-    const struct form *scales = bytes ? &group_scales : NULL;
-    if (bytes)
-        whole.dtype = second ? DT_U8 : DT_I8;
-    if (l->torchsharp == TORCHSHARP_INT8) {
-        whole.dtype = DT_I8;
-        scales = &row_scales;
-    } else if (l->torchsharp == TORCHSHARP_NVFP4) {
-        whole = nvfp4_codes;
-        scales = &nvfp4_scales;
+    static const char *const prefixes[ARRAY_PLANES] = {
+        [ARRAY_MASTER] = "",   [ARRAY_MASTER_SCALE] = "",
+        [ARRAY_M] = "adam.m/", [ARRAY_M_SCALE] = "adam.m/",
+        [ARRAY_V] = "adam.v/", [ARRAY_V_SCALE] = "adam.v/",
+    };
+    for (enum array_plane p = from; p <= to; p++) {
+        struct array_form form;
+        int has = optimizer_of(l)->form(l, p, r, &form, err);
+        if (has < 0)
+            return -1;
+        if (has && add(a, r, row, prefixes[p], p, &form) < 0)
+            return err_set(err, ERR_MEMORY, "out of memory for a training");
     }
-    if (add(a, r, row, prefix, plane, &whole) < 0)
-        return -1;
-    return scales ? add(a, r, row, prefix, plane + 1, scales) : 0;
-}
-
-static int
-add_master(struct arrays *a, const struct row *r, size_t row,
-           const struct array_layout *l, struct err *err)
-{
-    const struct form whole = { "", l->master, 1, false };
-    if (l->torchsharp == TORCHSHARP_NONE)
-        return add(a, r, row, "", ARRAY_MASTER, &whole);
-    if (r->shape[r->rank - 1] % NVFP4_BLOCK)
-        return err_set(
-            err, ERR_USAGE,
-            "%s: rows of %llu columns cannot be packed: expected a multiple of %d",
-            r->name, (unsigned long long)r->shape[r->rank - 1], NVFP4_BLOCK);
-    if (add(a, r, row, "", ARRAY_MASTER, &nvfp4_codes) < 0)
-        return -1;
-    return add(a, r, row, "", ARRAY_MASTER_SCALE, &nvfp4_scales);
+    return 0;
 }
 
 int
@@ -96,11 +63,11 @@ arrays_open(struct arrays *a, const struct table *t, const struct array_layout *
     if (!a->v)
         return err_set(err, ERR_MEMORY, "out of memory for a training");
     for (size_t i = 0; i < t->n && rc == 0; i++)
-        rc = add_master(a, &t->row[i], i, layout, err);
+        rc =
+            add_planes(a, &t->row[i], i, layout, ARRAY_MASTER, ARRAY_MASTER_SCALE, err);
     for (size_t i = 0; i < t->n && rc == 0; i++)
-        for (int second = 0; second < 2 && rc == 0; second++)
-            rc = add_moment(a, &t->row[i], i, layout, second);
-    return rc < 0 ? err_set(err, ERR_MEMORY, "out of memory for a training") : 0;
+        rc = add_planes(a, &t->row[i], i, layout, ARRAY_M, ARRAY_V_SCALE, err);
+    return rc;
 }
 
 void

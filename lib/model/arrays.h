@@ -27,11 +27,25 @@ enum array_plane {
     ARRAY_PLANES
 };
 
-/* What decides about types. */
+enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_TORCHSHARP, OPTIMIZERS };
+
+/* What decides about types.  A checkpoint has words for it, see optimizer.h. */
 struct array_layout {
-    enum dtype master; // f32 or bf16
+    enum dtype master; // AdamW: f32 or bf16
     enum moments moments;
-    enum torchsharp_moments torchsharp; // unless NONE, instead of the other two
+    enum torchsharp_moments torchsharp; // of that optimizer
+    enum optimizer_kind optimizer;
+    // The optimizer packs the master: products take it as it is, and no quantizer is needed.
+    bool packed;
+};
+
+/* How a plane of a tensor is stored: the bits of a group of elements are an element.  group
+ * 0: a row of the tensor. */
+struct array_form {
+    const char *suffix;
+    enum dtype dtype;
+    uint64_t group;
+    bool flat; // one dimension, whatever the tensor's rank
 };
 
 struct array {

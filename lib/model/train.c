@@ -24,16 +24,13 @@ settle_exchanges(struct train *t)
 static int
 make_weights(struct train *t)
 {
-    bool torchsharp = t->layout.arrays.torchsharp != TORCHSHARP_NONE;
+    const struct optimizer *o = optimizer_of(&t->layout.arrays);
     settle_exchanges(t);
     for (size_t i = 0; i < t->net.table.n; i++) {
         const struct train_tensor *x = &t->tensor[i];
-        const struct torchsharp_state *s = &x->torchsharp;
         if (!x->unpacked)
             continue;
-        struct matrix from =
-            torchsharp ? matrix_of(DT_NVFP4, s->w.q, s->rows, s->cols) : t->masters[i];
-        from.scales = s->w.scales;
+        struct matrix from = t->layout.arrays.packed ? o->master(x) : t->masters[i];
         op_convert(t->net.k, &t->net.t[i].w, &from);
     }
     if (weights_make(&t->weights, t->masters) < 0)

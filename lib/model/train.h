@@ -8,7 +8,7 @@
 #define NIBBLE_MODEL_TRAIN_H
 
 #include "lib/dist/comm.h"
-#include "lib/model/arrays.h"
+#include "lib/model/optimizer.h"
 #include "lib/model/weights.h"
 
 enum clip_mode {
@@ -59,8 +59,10 @@ struct train_held {
 enum { TRAIN_PIECES = 2, TRAIN_OWN = TRAIN_PIECES };
 
 struct train_tensor {
+    // what the optimizer keeps
     struct adam_state state;
-    struct torchsharp_state torchsharp; // instead of it
+    struct torchsharp_state torchsharp;
+    size_t rows, cols; // of the tensor; a vector is a row
     // f32 copy that products take, where they cannot take the master: of norms, and of what
     // only TorchSharp's optimizer packs.
     float *unpacked;
@@ -166,8 +168,7 @@ static inline bool
 train_shards(const struct train *t)
 {
     const struct train_layout *l = &t->layout;
-    return l->comm && l->comm->size > 1 && !l->whole &&
-           l->arrays.torchsharp == TORCHSHARP_NONE;
+    return l->comm && l->comm->size > 1 && !l->whole && !l->arrays.packed;
 }
 /* Whether of the master, too: products see its quantized form only. */
 static inline bool

@@ -20,26 +20,6 @@ no_memory(struct train *t)
 
 /* ---- arrays ----------------------------------------------------------------------------- */
 
-/* Where a tensor keeps the address of an array. */
-static void
-attach(struct train_tensor *t, const struct array *a, bool torchsharp, void *p)
-{
-    void *m_scale = NULL, *v_scale = NULL;
-    void **const adam[ARRAY_PLANES] = {
-        [ARRAY_MASTER] = &t->state.master, [ARRAY_M] = &t->state.m,
-        [ARRAY_M_SCALE] = &m_scale,        [ARRAY_V] = &t->state.v,
-        [ARRAY_V_SCALE] = &v_scale,
-    };
-    struct torchsharp_state *s = &t->torchsharp;
-    void **const packed[ARRAY_PLANES] = { &s->w.q,      &s->w.scales, &s->m.q,
-                                          &s->m.scales, &s->v.q,      &s->v.scales };
-    *(torchsharp ? packed : adam)[a->plane] = p;
-    if (m_scale)
-        t->state.m_scale = m_scale;
-    if (v_scale)
-        t->state.v_scale = v_scale;
-}
-
 /* What a rank holds of an array; *span: of its elements. */
 static uint64_t
 held_bytes(const struct train *t, const struct array *a, unsigned rank,
@@ -69,7 +49,7 @@ alloc_array(struct train *t, size_t i)
         t->net.k, a->plane < ARRAY_M ? MEMORY_MASTER : MEMORY_MOMENTS, (size_t)bytes);
     if (!h->device)
         return -1;
-    attach(x, a, t->layout.arrays.torchsharp != TORCHSHARP_NONE, h->device);
+    optimizer_of(&t->layout.arrays)->attach(x, a->plane, h->device);
     return 0;
 }
 
@@ -87,11 +67,9 @@ describe_tensor(struct train *t, size_t i)
     const struct array_layout *l = &t->layout.arrays;
     struct train_tensor *x = &t->tensor[i];
     x->trained = is_trained(t, r);
-    x->state.dtype = l->master;
-    x->state.moments = l->moments;
-    x->torchsharp.moments = l->torchsharp;
-    x->torchsharp.rows = r->rank == 2 ? (size_t)r->shape[0] : 1;
-    x->torchsharp.cols = (size_t)r->shape[r->rank - 1];
+    x->rows = r->rank == 2 ? (size_t)r->shape[0] : 1;
+    x->cols = (size_t)r->shape[r->rank - 1];
+    optimizer_of(l)->describe(x, l, r);
 }
 
 static int
@@ -121,45 +99,33 @@ alloc_arrays(struct train *t)
 
 /* ---- weights of products ------------------------------------------------------------------- */
 
-/* The master of a row as a matrix, or this rank's rows of it; TorchSharp's are nvfp4. */
+/* The master of a row as a matrix, or this rank's rows of it. */
 static struct matrix
 master_of(const struct train *t, size_t i)
 {
     const struct train_tensor *x = &t->tensor[i];
-    const struct torchsharp_state *s = &x->torchsharp;
-    if (train_parts_master(t, i))
-        return matrix_of(x->state.dtype, x->state.master,
-                         (size_t)train_span(t, i).count / s->cols, s->cols);
-    if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
-        return matrix_of(x->state.dtype, x->state.master, s->rows, s->cols);
-    struct matrix m = matrix_of(DT_NVFP4, s->w.q, s->rows, s->cols);
-    m.scales = s->w.scales;
-    return m;
-}
-
-/* Whether products need a copy of it as f32. */
-static bool
-needs_unpacked(const struct train *t, const struct row *r)
-{
-    if (t->layout.arrays.torchsharp != TORCHSHARP_NONE)
-        return !r->quantized;
-    return r->rank == 1 && t->layout.arrays.master != DT_F32;
+    struct matrix whole = optimizer_of(&t->layout.arrays)->master(x);
+    if (!train_parts_master(t, i))
+        return whole;
+    return matrix_of(whole.dtype, whole.data, (size_t)train_span(t, i).count / x->cols,
+                     x->cols);
 }
 
 /* Weights that weights_open has not quantized: the master, or a copy of it. */
 static int
 point_weights(struct train *t)
 {
+    const struct array_layout *l = &t->layout.arrays;
     for (size_t i = 0; i < t->net.table.n; i++) {
         const struct row *r = &t->net.table.row[i];
         struct train_tensor *x = &t->tensor[i];
         struct matrix *w = &t->net.t[i].w;
-        if (t->layout.arrays.torchsharp == TORCHSHARP_NONE)
+        if (!l->packed)
             t->masters[i] = master_of(t, i);
         if (t->weights.packed[i].scale2)
             continue;
         *w = master_of(t, i);
-        if (!needs_unpacked(t, r))
+        if (!optimizer_of(l)->needs_unpacked(l, r))
             continue;
         x->unpacked = kernels_alloc(t->net.k, MEMORY_WEIGHTS, r->numel * sizeof(float));
         if (!x->unpacked)
@@ -349,9 +315,9 @@ train_open(struct train *t, const struct config *c, struct kernels *k,
     t->net.done = layout->release ? update_released : NULL;
     t->net.layer = train_overlaps(t) ? await_layer : NULL;
     t->bad_row = t->net.table.n;
-    if (layout->arrays.torchsharp != TORCHSHARP_NONE && !k->is.torchsharp)
-        return err_set(err, ERR_USAGE,
-                       "TorchSharp's packed optimizer: only the CPU has it, %s has not",
+    const struct optimizer *o = optimizer_of(&layout->arrays);
+    if (!o->runs_on(&k->is))
+        return err_set(err, ERR_USAGE, "%s: only the CPU has it, %s has not", o->name,
                        k->is.name);
     bool parts = train_shards(t) && layout->quant_from <= 1;
     const struct weights_form form = { .quant = layout->quant,

@@ -4,6 +4,7 @@
 
 #include "lib/base/maths.h"
 #include "lib/model/exchange.h"
+#include "lib/model/optimizer.h"
 #include "lib/model/shard.h"
 #include "lib/model/squares.h"
 
@@ -11,17 +12,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-enum {
-    CHUNK = 256,  // elements that a chunk of an update is a multiple of
-    TOGETHER = 64 // updates that the device is given at once
-};
-
-/* Updates that are still to be done. */
-struct updates {
-    struct adam_update list[TOGETHER];
-    size_t n;
-};
 
 /* Squares of gradients must stay finite in f32, in sums, too. */
 static const double max_norm = 1e18;
@@ -79,7 +69,7 @@ usable(struct train *t, size_t i)
     return false;
 }
 
-/* ---- AdamW ------------------------------------------------------------------------------ */
+/* ---- the optimizer------------------------------------------------------------------------ */
 
 /* 1 - beta^t */
 static float
@@ -111,17 +101,6 @@ update_begin(struct train *t)
     t->clip = n->mode == CLIP_PREV ? (float)clip_for(t, t->last_norm) : 1;
 }
 
-/* Some rows at a time. */
-static void
-update_torchsharp(struct train *t, size_t i, const struct adam_step *a)
-{
-    const struct torchsharp_state *s = &t->tensor[i].torchsharp;
-    size_t chunk = t->numbers.chunk_rows ? t->numbers.chunk_rows : s->rows;
-    for (size_t at = 0; at < s->rows; at += chunk)
-        op_torchsharp_adamw(t->net.k, s, &t->tensor[i].grad, at,
-                            s->rows - at < chunk ? s->rows - at : chunk, a);
-}
-
 static void
 run_updates(struct train *t, struct updates *u)
 {
@@ -129,46 +108,15 @@ run_updates(struct train *t, struct updates *u)
     u->n = 0;
 }
 
-/* The span of a tensor, some rows at a time.  Its amax becomes that of all ranks' spans with the
- * quantized rows'; without those it is found when the master has been gathered. */
-static void
-update_span(struct train *t, size_t i, const struct span *s, struct adam_step *a,
-            struct updates *u)
-{
-    const struct matrix *grad = &t->tensor[i].grad;
-    const struct row *r = &t->net.table.row[i];
-    uint64_t chunk = t->numbers.chunk_rows * (r->rank == 2 ? r->shape[1] : 1);
-    uint64_t end = s->first + s->count;
-    struct adam_state state = t->tensor[i].state;
-    state.first = s->first;
-    a->amax = NULL;
-    if (!train_parts_master(t, i))
-        state.master = dtype_at(state.dtype, state.master, s->first);
-    if (!train_shards(t) || train_parts_master(t, i))
-        a->amax = weights_amax(&t->weights, i);
-    chunk = chunk ? (chunk + CHUNK - 1) / CHUNK * CHUNK : s->count;
-    for (uint64_t at = s->first; at < end; at += chunk) {
-        if (u->n == TOGETHER)
-            run_updates(t, u);
-        u->list[u->n++] =
-            (struct adam_update){ state, *grad, at,
-                                  (size_t)(end - at < chunk ? end - at : chunk), *a };
-    }
-}
-
 static void
 update(struct train *t, size_t i, const float *clip, struct updates *u)
 {
     const struct row *r = &t->net.table.row[i];
     struct adam_step a = t->adam;
-    struct span s = train_span(t, i);
     a.row = (uint32_t)i;
     a.decay = r->rank == 2 ? t->numbers.decay : 0;
     a.clip = clip;
-    if (t->layout.arrays.torchsharp != TORCHSHARP_NONE)
-        update_torchsharp(t, i, &a);
-    else
-        update_span(t, i, &s, &a, u);
+    optimizer_of(&t->layout.arrays)->update(t, i, &a, u);
 }
 
 /* ---- kept gradients ---------------------------------------------------------------------- */

@@ -171,7 +171,7 @@ choose_dtypes(struct run_config *r)
         return err_set(r->err, ERR_FORMAT,
                        "%s: moments \"%s\" do not go with a master \"%s\"",
                        r->in->file.name, t->moments, t->master);
-    if (r->layout.arrays.torchsharp == TORCHSHARP_NONE)
+    if (!r->layout.arrays.packed)
         settle_quantizer(r);
     return 0;
 }
@@ -187,7 +187,7 @@ check_quant_from(const struct run_config *r)
 {
     if (settings_quant_from(&r->s) <= 1)
         return 0;
-    if (r->layout.arrays.torchsharp != TORCHSHARP_NONE)
+    if (r->layout.arrays.packed)
         return err_set(
             r->err, ERR_FORMAT,
             "%s: --quant-from: its optimizer keeps packed weights from the first step: "
@@ -225,8 +225,7 @@ static int
 settle_activations(struct run_config *r)
 {
     enum activations a = (enum activations)r->s.activations;
-    if (a != ACTIVATIONS_PLAIN && !r->layout.quant &&
-        r->layout.arrays.torchsharp == TORCHSHARP_NONE)
+    if (a != ACTIVATIONS_PLAIN && !r->layout.quant && !r->layout.arrays.packed)
         return err_set(
             r->err, ERR_FORMAT,
             "%s: --activations nvfp4: its projections are not quantized; datpack --to "

@@ -329,11 +329,17 @@ on_saving(void *ctx, const struct trainer *t)
 static int
 on_saved(void *ctx, const struct trainer *t, bool now)
 {
+    (void)ctx;
+    return now && t->ranks->rank == 0 ? copies_saved(t->run, t->train.step) : 0;
+}
+
+static int
+on_saved_best(void *ctx, const struct trainer *t, bool now)
+{
     struct keep *k = ctx;
     const struct run_config *r = t->run;
     bool has_target = t->saved || !r->o->out;
-    if (now && t->ranks->rank == 0 && copies_saved(r, t->train.step) < 0)
-        return -1;
+    (void)now;
     if (!k->owes_best || k->last != t->train.step)
         return 0;
     return copy_best(k, has_target ? r->target : r->o->checkpoint, t->train.step);
@@ -368,6 +374,7 @@ keep_open(struct keep *k, const struct run_config *r, struct stop *stop,
                                       .eval = on_eval,
                                       .saving = on_saving,
                                       .saved = on_saved },
+                        .at_last = { .ctx = k, .saved = on_saved_best },
                         .run = r,
                         .stop = stop,
                         .watch = watch,

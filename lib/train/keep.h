@@ -12,6 +12,7 @@
 
 struct keep {
     struct observer observer;
+    struct observer at_last; // makes NAME.best when all else of a save is done
     const struct run_config *run;
     struct stop *stop;
     struct watch *watch;

@@ -97,7 +97,7 @@ save_check_place(struct trainer *t)
     if (t->ranks->rank == 0 && fstat(t->lock.fd, &st) == 0)
         inode = st.st_ino;
     if (comm_broadcast(c, &inode, sizeof inode) < 0)
-        return err_set(t->err, c->err->kind, "%s", c->err->msg);
+        return err_set(t->err, ERR_IO, "%s", c->err->msg);
     return compare_place(t, inode) < 0 ? -1 : ranks_wait(t->ranks, t->err);
 }
 

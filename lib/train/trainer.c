@@ -91,6 +91,35 @@ call_rest(const struct observer *o, struct trainer *t, const void *event)
     return o->rest ? o->rest(o->ctx, t) : 0;
 }
 
+/* ---- words ----------------------------------------------------------------------------- */
+
+static int
+warn_of_skipped(void *ctx, const struct trainer *t, const struct step_event *e)
+{
+    (void)ctx;
+    if (e->result->outcome != TRAIN_DONE && !e->repeated)
+        host_warn(t->run->host, "step %llu was skipped: %s",
+                  (unsigned long long)t->train.step, e->result->reason);
+    return 0;
+}
+
+static int
+note_evaluation(void *ctx, const struct trainer *t, const struct eval_event *e)
+{
+    char parts[96] = "";
+    (void)ctx;
+    if (t->in->has_teacher)
+        snprintf(parts, sizeof parts, " (cross-entropy %.6g, KL %.6g)",
+                 train_ce(e->sums), train_kl(e->sums));
+    host_note(t->run->host, "step %llu: evaluation loss %.6g%s over %llu tokens",
+              (unsigned long long)t->train.step, train_loss(&t->train, e->sums), parts,
+              (unsigned long long)e->sums->targets);
+    return 0;
+}
+
+const struct observer trainer_words = { .step = warn_of_skipped,
+                                        .eval = note_evaluation };
+
 /* ---- memory ---------------------------------------------------------------------------- */
 
 /* The driver's bytes: what is less free than before, minus our own allocations.  Libraries
@@ -153,7 +182,8 @@ trainer_phase(struct trainer *t, const char *name)
     const struct run_config *r = t->run;
     if (t->ended)
         return 0;
-    measure_driver(t);
+    if (r->o->memory_report)
+        measure_driver(t);
     if (notify(t, call_phase, name) < 0)
         return -1;
     if (r->host->verbose && t->train.step == r->in_step)
@@ -172,9 +202,11 @@ before_update(void *ctx, double loss, double norm)
 {
     struct trainer *t = ctx;
     const struct settings *s = &t->run->s;
-    if (trainer_phase(t, "backward_done") < 0 || t->ended)
-        return false;
-    if (t->train.step == t->run->in_step && notify(t, call_gradients, &loss) < 0)
+    if (trainer_phase(t, "backward_done") < 0 ||
+        (!t->ended && t->train.step == t->run->in_step &&
+         notify(t, call_gradients, &loss) < 0))
+        t->failed = true;
+    if (t->failed || t->ended)
         return false;
     return s->spike == 0 || spike_fits(&t->st.spike, s->spike, loss, norm);
 }
@@ -372,18 +404,6 @@ trainer_stopped(struct trainer *t)
     return signal != 0;
 }
 
-static void
-note_evaluation(const struct trainer *t, const struct train_sums *sums)
-{
-    char parts[96] = "";
-    if (t->in->has_teacher)
-        snprintf(parts, sizeof parts, " (cross-entropy %.6g, KL %.6g)", train_ce(sums),
-                 train_kl(sums));
-    host_note(t->run->host, "step %llu: evaluation loss %.6g%s over %llu tokens",
-              (unsigned long long)t->train.step, train_loss(&t->train, sums), parts,
-              (unsigned long long)sums->targets);
-}
-
 /* Add the losses of the batch that begins at sample `at`, if it is there for this rank. */
 static int
 evaluate_batch(struct trainer *t, size_t at, struct train_sums *sums)
@@ -413,7 +433,6 @@ trainer_evaluate(struct trainer *t)
             return -1;
     }
     const struct eval_event event = { &sums, (os_seconds() - start) * 1000 };
-    note_evaluation(t, &sums);
     t->evaluated = t->train.step;
     int wishes = notify(t, call_eval, &event);
     if (wishes < 0)
@@ -583,8 +602,7 @@ compute(struct trainer *t, struct train_result *res)
     if (t->ended)
         return 0;
     ranks_begin_work(t->ranks);
-    // An observer may have failed before the update.
-    if (train_step(&t->train, d->batch, d->n_batches, res) < 0 || t->err->kind)
+    if (train_step(&t->train, d->batch, d->n_batches, res) < 0 || t->failed)
         return -1;
     ranks_end_work(t->ranks);
     return 0;
@@ -602,9 +620,6 @@ report_step(struct trainer *t, struct step_event *e, bool *due)
     if (t->ended)
         return 0;
     e->repeated = t->train.step <= t->observed;
-    if (res->outcome != TRAIN_DONE && !e->repeated)
-        host_warn(t->run->host, "step %llu was skipped: %s",
-                  (unsigned long long)t->train.step, res->reason);
     if (!e->repeated)
         t->observed = t->train.step;
     int wishes = notify(t, call_step, e);

@@ -45,6 +45,8 @@ struct observer {
 };
 
 extern const char *const trainer_phases[];
+/* Notes evaluations, and warns of skipped steps.  Observers that write come before it. */
+extern const struct observer trainer_words;
 
 struct trainer {
     const struct run_config *run;
@@ -69,6 +71,7 @@ struct trainer {
     bool saved;          // the output holds a step of this run
     bool over_limit;     // that was warned of
     bool inexact_said;   // the share of weights that FP8 rounds was noted
+    bool failed;         // an observer failed before an update
     bool ended;          // a phase has ended the run, and nothing is to be saved
     bool satisfied;      // an observer wishes that no further step is taken
     bool opened;         // `train` is open

@@ -193,7 +193,7 @@ struct parts {
     struct log log;
     struct tensorboard tensorboard;
     struct memory_report report;
-    const struct observer *observers[8];
+    const struct observer *observers[16];
     struct err err;
 };
 static struct parts p;
@@ -238,7 +238,9 @@ open_observers(const struct train_options *o)
         return -1;
     if (o->tensorboard)
         p.observers[n++] = &p.tensorboard.observer;
+    p.observers[n++] = &trainer_words;
     p.observers[n++] = &p.keep.observer;
+    p.observers[n++] = &p.keep.at_last;
     p.observers[n++] = &p.watch.observer;
     if (o->dump)
         p.observers[n++] = &dump_observer;
