@@ -4,22 +4,23 @@
 
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+
+/* A pointer of whatever type, seen as one to void. */
+typedef void *__attribute__((may_alias)) any_pointer;
 
 bool
 grow_array(void *v, size_t n, size_t *cap, size_t size, size_t first)
 {
-    void *items; // pointers to all types look alike here
+    any_pointer *array = v;
     if (n < *cap)
         return true;
     size_t more = *cap ? 2 * *cap : first;
     if (more <= *cap || more > SIZE_MAX / size)
         return false;
-    memcpy(&items, v, sizeof items);
-    items = realloc(items, more * size);
-    if (!items)
+    void *grown = realloc(*array, more * size);
+    if (!grown)
         return false;
-    memcpy(v, &items, sizeof items);
+    *array = grown;
     *cap = more;
     return true;
 }

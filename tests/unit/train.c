@@ -341,7 +341,8 @@ static void
 check_poison(void)
 {
     const float venoms[] = { NAN, INFINITY, -INFINITY };
-    struct train_layout kept = { .arrays = { DT_BF16, MOMENTS_INT8, 0 },
+    struct train_layout kept = { .arrays = { .master = DT_BF16,
+                                             .moments = MOMENTS_INT8 },
                                  .quant = &sweep,
                                  .share = true,
                                  .positions = 32 };
@@ -386,7 +387,8 @@ check_no_labels(void)
 static void
 check_bad_weight(void)
 {
-    struct train_layout layout = { .arrays = { DT_F32, MOMENTS_F32, 0 },
+    struct train_layout layout = { .arrays = { .master = DT_F32,
+                                               .moments = MOMENTS_F32 },
                                    .quant = &sweep,
                                    .positions = 32 };
     for (size_t i = 0;; i++) {
@@ -433,7 +435,8 @@ run(const struct train_layout *layout, enum clip_mode mode, size_t chunk, size_t
 static void
 check_ways(void)
 {
-    struct train_layout layout = { .arrays = { DT_BF16, MOMENTS_INT8, 0 },
+    struct train_layout layout = { .arrays = { .master = DT_BF16,
+                                               .moments = MOMENTS_INT8 },
                                    .quant = &sweep,
                                    .share = true,
                                    .positions = 32 };
@@ -474,7 +477,8 @@ static void
 check_fp8(void)
 {
     static const struct quant_spec sweep1 = { .kind = QUANT_SWEEP1 };
-    struct train_layout layout = { .arrays = { DT_BF16, MOMENTS_INT8, 0 },
+    struct train_layout layout = { .arrays = { .master = DT_BF16,
+                                               .moments = MOMENTS_INT8 },
                                    .quant = &sweep,
                                    .share = true,
                                    .positions = 32 };
@@ -523,7 +527,8 @@ static void
 check_passes(void)
 {
     enum { PASSES = 4, LABELS = 16 };
-    struct train_layout layout = { .arrays = { DT_F32, MOMENTS_F32, 0 },
+    struct train_layout layout = { .arrays = { .master = DT_F32,
+                                               .moments = MOMENTS_F32 },
                                    .positions = 32 },
                         alone = layout;
     struct net_batch b[PASSES];
@@ -561,7 +566,8 @@ check_passes(void)
 static void
 check_last_layers(void)
 {
-    struct train_layout layout = { .arrays = { DT_F32, MOMENTS_INT8, 0 },
+    struct train_layout layout = { .arrays = { .master = DT_F32,
+                                               .moments = MOMENTS_INT8 },
                                    .last_layers = 1,
                                    .positions = 32 };
     struct model m;
