@@ -193,6 +193,7 @@ killed_at_each() {
     paused 'pread:1:stop:ids.tok' trainstep -q -d "$IN/ids.tok" --until 6 m.ckpt
     run -2 --separate-stderr trainstep -q -d "$IN/ids.tok" --until 6 other.ckpt
     [[ $stderr == *'other.ckpt: another process trains the same file under another name, a hard link: '* ]]
+    [ ! -e .other.ckpt.nibble-lock ]
     # To begin another training with it, and to do nothing, needs no lock of it.
     run -0 trainstep -q -d "$IN/ids.tok" -n 1 -o new.ckpt other.ckpt
     run -0 trainstep -q -d "$IN/ids.tok" --until 0 other.ckpt

@@ -248,6 +248,11 @@ spans(json.load(sys.stdin))'
     cmp m.ckpt two.ckpt
     [ "$(datcat --meta three.ckpt | grep -o '"step":[0-9]*')" = '"step":3' ]
     refuse -2 "three.ckpt: exists; -f replaces it" trainstep -q -d "$IN/ids.tok" -o three.ckpt m.ckpt
+    # However long the name is, the reason is not cut.
+    long=$(printf '%0200d/' {1..6})
+    mkdir -p "$long"
+    touch "$long/x"
+    refuse -2 "/x: exists; -f replaces it" trainstep -q -d "$IN/ids.tok" -o "$long/x" m.ckpt
     ln -s m.ckpt link.ckpt
     refuse -2 "is the checkpoint itself" trainstep -q -d "$IN/ids.tok" -f -o link.ckpt m.ckpt
     # Through a link the file is advanced, not the link replaced.
@@ -1235,8 +1240,12 @@ PY
         run -0 --separate-stderr trainstep --device cpu -d "$IN/ids.tok" -n 1 -f -o x.ckpt "$@"
         stderr=$(grep -v 'x.ckpt: saved at step ' <<<"$stderr") || true
     }
+    cp l.jsonl eval.jsonl
     t --log l.jsonl m.ckpt
     [ "$stderr" = "trainstep: l.jsonl: 3 lines of steps beyond 0 are dropped" ]
+    # An evaluation is said behind what its line of the log does.
+    t --log eval.jsonl --eval "$IN/held.tok" --eval-first m.ckpt
+    [[ $stderr == "trainstep: eval.jsonl: 3 lines of steps beyond 0 are dropped"$'\n'"trainstep: step 0: evaluation loss "* ]]
     t --log one.jsonl m.ckpt
     [ "$stderr" = "trainstep: one.jsonl: 1 line of steps beyond 0 is dropped" ]
     t -q --log quiet.jsonl m.ckpt
