@@ -89,6 +89,18 @@ t() { trainstep -q -d "$IN/ids.tok" --batch 3 "$@"; }
     [ ! -e p.ckpt.step0 ]
 }
 
+@test "a rate without its minus is refused, and a warm-up beyond the run is remarked on" {
+    cp "$IN/start.ckpt" m.ckpt
+    refuse -2 "--lr: 5e5: expected at most 10000: is 5e-5 meant?" t --lr 5e5 m.ckpt
+    refuse -2 "--lr: 20000: expected at most 10000, as 1e-5" t --lr 20000 m.ckpt
+    cmp "$IN/start.ckpt" m.ckpt
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" --batch 3 --warmup 1000 -n 5 m.ckpt
+    [[ $stderr == *'--warmup 1000: the run ends with step 5, where the rate is 0.005 of --lr '* ]]
+    # Later runs are not asked again.
+    run -0 --separate-stderr trainstep -d "$IN/ids.tok" -n 5 m.ckpt
+    [[ $stderr != *'--warmup'* ]]
+}
+
 @test "a gradient of zeros is warned of once" {
     # Weights so large that each probability is 0 or 1.
     cp "$IN/start.ckpt" m.ckpt

@@ -231,6 +231,7 @@ EOT
     local words='No such file or directory: expected a model * if it is a repository of Hugging Face, hf download '
     each_reader "$words" Qwen/Qwen3-0.6B
     refuse 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B fetches it' generate -p x Qwen/Qwen3-0.6B
+    refuse 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B fetches it' generate -p x hf:Qwen/Qwen3-0.6B
     refuse 'hf download HF4/ultra_chat --repo-type dataset --local-dir ultra_chat fetches it' tokenize -o out.tok HF4/ultra_chat
     refuse 'hf download HF4/ultra_chat --repo-type dataset' trainstep -d HF4/ultra_chat start.ckpt
     refuse 'https://huggingface.co/Qwen/Qwen3-4B: is an address' generate -p x https://huggingface.co/Qwen/Qwen3-4B

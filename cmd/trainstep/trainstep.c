@@ -68,6 +68,20 @@ take_quant_from(const struct setting *t, const char *arg)
            t->option, text_quote(q, arg, strlen(arg)), t->high);
 }
 
+/* A rate that is so large leaves no weight as it is, and is saved: a minus is missing, most likely. */
+static void
+check_rate(const char *arg, double v)
+{
+    static const double most = 1e4;
+    const char *e = strpbrk(arg, "eE");
+    if (!(v > most))
+        return;
+    if (e && e[1] != '-' && e[1] != '+')
+        misuse("--lr: %s: expected at most %g: is %.*se-%s meant?", arg, most,
+               (int)(e - arg), arg, e + 1);
+    misuse("--lr: %s: expected at most %g, as 1e-5", arg, most);
+}
+
 /* The argument of an option that changes results. */
 static void
 take_value(struct settings *s, const char *option, const char *arg)
@@ -89,6 +103,8 @@ take_value(struct settings *s, const char *option, const char *arg)
         v = take_quant_from(t, arg);
     } else {
         v = cmd_number(t->option, arg, t->low);
+        if (strcmp(option, "lr") == 0)
+            check_rate(arg, v);
         if (!(v <= t->high))
             misuse("--%s: %s: want a number of at most %g", t->option, arg, t->high);
     }

@@ -508,6 +508,9 @@ foreign_absent(const char *path, enum foreign_want want, struct err *err)
     char q[TEXT_QUOTE];
     bool data = want == FOREIGN_FOR_TEXT || want == FOREIGN_FOR_SAMPLES;
     struct buf b = { 0 };
+    // The prefix by which llama.cpp and others name a repository.
+    if (strncmp(path, "hf:", 3) == 0 && is_repository(path + 3))
+        path += 3;
     text_quote(q, path, strlen(path));
     if (strncmp(path, "https://", 8) == 0 || strncmp(path, "http://", 7) == 0)
         return fill(err, path, "an address, from which nothing is downloaded", want,

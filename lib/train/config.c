@@ -342,10 +342,23 @@ check_rate(const struct run_config *r)
             train_is_given(r->o, "lr") ? "" : ", kept in the checkpoint");
 }
 
+/* A rate that never reaches --lr. */
+static void
+check_warmup(const struct run_config *r)
+{
+    if (train_is_given(r->o, "warmup") && r->s.warmup > r->end && r->s.lr > 0)
+        host_note(r->host,
+                  "--warmup %llu: the run ends with step %llu, where the rate is %.3g "
+                  "of --lr %g",
+                  (unsigned long long)r->s.warmup, (unsigned long long)r->end,
+                  settings_rate(&r->s, r->end) / r->s.lr, r->s.lr);
+}
+
 int
 config_check_steps(const struct run_config *r)
 {
     check_rate(r);
+    check_warmup(r);
     check_batch(r);
     return check_past_schedule(r);
 }
