@@ -640,9 +640,11 @@ static void
 check_memory(void)
 {
     enum { RUNS = 120 };
+    if (getenv("NIBBLE_VALGRIND")) // whose allocator is in the place of ours
+        return;
     run_without(0);
     long all = atomic_load(&allocations);
-    CHECK(all > RUNS);
+    NEED(all > RUNS);
     for (long i = 0; i < RUNS; i++)
         run_without(1 + i * all / RUNS + check_random((uint64_t)i) % (all / RUNS));
 }
