@@ -770,6 +770,8 @@ $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS) $(BUILD)/link-flags
 endef
 $(foreach p,$(PROGS),$(eval $(call prog_rule,$p)))
 
+# Allocations of our own objects go by the program, which may let one fail.
+$(BUILD)/unit/trainer: private LDFLAGS += $(foreach f,malloc calloc realloc strdup,-Wl,--wrap=$f)
 $(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	@mkdir -p $(@D)
 	$(LINK)

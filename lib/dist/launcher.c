@@ -211,7 +211,7 @@ static int
 take_master(struct meet *m, struct err *err)
 {
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    const char *host = getenv("MASTER_ADDR");
+    const char *named = getenv("MASTER_ADDR"), *host = named ? named : "";
     if (number_of("MASTER_PORT", PORTS - 1, &m->port, err) < 0)
         return -1;
     if (agent && strcmp(agent, "True") == 0)

@@ -632,7 +632,7 @@ int
 plan_put(struct run_config *r, struct buf *b)
 {
     struct usage l;
-    struct comm of, *own = r->layout.comm;
+    struct comm of = { 0 }, *own = r->layout.comm;
     struct table table;
     uint64_t all;
     int rc = largest_plan(r, &l, &of, &all);

@@ -103,7 +103,7 @@ note_scales(struct trainer *t, bool zeros, struct slice *scales)
     size_t n = d ? train_n_magnitudes(&t->train) : 0;
     bool some = zeros;
     if (n && !t->fp8_amax)
-        t->fp8_amax = calloc(n, sizeof(float));
+        t->fp8_amax = calloc(n * sizeof(float), 1);
     if (n && !t->fp8_amax)
         return err_set(t->err, ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < n; i++) {

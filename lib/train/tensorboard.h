@@ -12,8 +12,8 @@ struct tensorboard {
 };
 
 /* Begin a file of events in the directory.  -1: *r->err; tensorboard_close is right then, too. */
-int tensorboard_open(struct tensorboard *b, const struct run_config *r,
+int tensorboard_open(struct tensorboard *t, const struct run_config *r,
                      struct stop *stop);
-int tensorboard_close(struct tensorboard *b, struct err *err);
+int tensorboard_close(struct tensorboard *t, struct err *err);
 
 #endif
