@@ -761,7 +761,7 @@ $(EMULATE)/libcuda.so.1: $(EMULATE)/tests/emulate/driver.o
 $(EMULATE)/libnccl.so.2: $(EMULATE)/tests/emulate/nccl.o
 	$(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libnccl.so.2 -o $@ $<
 
-LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PROG_LIBS) $(LDLIBS)
+LINK = $(call show,LINK)$(CC) $(CFLAGS) $(LDFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PROG_LIBS) $(LDLIBS)
 
 define prog_rule
 $(BIN)/$1: $$(call objs,$$($1_SRCS)) $$(LIBCMD) $$(LIBS) $(BUILD)/link-flags
@@ -771,7 +771,7 @@ endef
 $(foreach p,$(PROGS),$(eval $(call prog_rule,$p)))
 
 # Allocations of our own objects go by the program, which may let one fail.
-$(BUILD)/unit/trainer: private LDFLAGS += $(foreach f,malloc calloc realloc strdup,-Wl,--wrap=$f)
+$(BUILD)/unit/trainer: private WRAP = $(foreach f,malloc calloc realloc strdup,-Wl,--wrap=$f)
 $(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIBCMD) $(LIBS) $(BUILD)/link-flags
 	@mkdir -p $(@D)
 	$(LINK)
