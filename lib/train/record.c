@@ -100,10 +100,10 @@ static int
 note_scales(struct trainer *t, bool zeros, struct slice *scales)
 {
     const struct net_delayed *d = t->train.net.delayed;
-    size_t n = d ? train_n_magnitudes(&t->train) : 0;
+    size_t n = d ? train_n_magnitudes(&t->train) : 0, bytes = n * sizeof(float);
     bool some = zeros;
     if (n && !t->fp8_amax)
-        t->fp8_amax = calloc(n * sizeof(float), 1);
+        t->fp8_amax = calloc(bytes, 1);
     if (n && !t->fp8_amax)
         return err_set(t->err, ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < n; i++) {
@@ -111,7 +111,7 @@ note_scales(struct trainer *t, bool zeros, struct slice *scales)
         store_le32(t->fp8_amax + i * sizeof(float),
                    zeros ? 0 : num_bits_f32(d->magnitude[i]));
     }
-    *scales = (struct slice){ t->fp8_amax, some ? n * sizeof(float) : 0 };
+    *scales = (struct slice){ t->fp8_amax, some ? bytes : 0 };
     return 0;
 }
 
