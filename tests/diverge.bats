@@ -73,7 +73,7 @@ t() { trainstep -q -d "$IN/ids.tok" --batch 3 "$@"; }
     run -0 --separate-stderr t --lr 3 --warmup 50 -n 60 --save-every "$n" -f -o n.ckpt "$IN/start.ckpt"
     [[ $stderr == *"n.ckpt: step $n, from before the training diverged, is kept as n.ckpt.step$n"* ]]
     [ "$(datcat --meta "n.ckpt.step$n" | json "d['meta']['state']['step']")" -eq "$n" ]
-    # A file of that name stays: one of somebody else, and a checkpoint of that step.
+    # The copy does not replace a file that is there, whether a checkpoint or not.
     cp "$IN/start.ckpt" o.ckpt
     echo mine >o.ckpt.step0
     run -0 --separate-stderr t --lr 10 -n 5 o.ckpt

@@ -86,8 +86,8 @@ cmd_version(void)
     return NIBBLE_VERSION;
 }
 
-const char *
-cmd_commit(void)
+static const char *
+build_commit(void)
 {
     return NIBBLE_COMMIT;
 }
@@ -289,8 +289,9 @@ cmd_refuse_terminal(void)
         misuse("binary data is not written to a terminal; redirect standard output");
 }
 
-bool
-cmd_colours(void)
+/* Whether standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
+static bool
+shows_colours(void)
 {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
@@ -323,31 +324,11 @@ put_text(struct buf *b, bool json, struct err *err)
 }
 
 void
-cmd_flush_harmless(struct buf *b)
-{
-    struct err err = { 0 };
-    if (put_harmless(b, &err) < 0)
-        die_err(&err);
-}
-
-static void
-flush_text(struct buf *b, bool json)
-{
-    struct err err = { 0 };
-    if (put_text(b, json, &err) < 0)
-        die_err(&err);
-}
-
-void
 cmd_flush(struct buf *b)
 {
-    flush_text(b, false);
-}
-
-void
-cmd_flush_json(struct buf *b)
-{
-    flush_text(b, true);
+    struct err err = { 0 };
+    if (put_text(b, false, &err) < 0)
+        die_err(&err);
 }
 
 void *
@@ -357,15 +338,6 @@ cmd_alloc(size_t n, size_t size)
     if (!p)
         die(EXIT_MEMORY, "out of memory");
     return p;
-}
-
-void
-cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
-                  size_t n_inputs)
-{
-    struct err err = { 0 };
-    if (path_check_outputs(outputs, n, inputs, n_inputs, &err) < 0)
-        die_err(&err);
 }
 
 void
@@ -394,8 +366,9 @@ cmd_copy(const char *text)
     return copy;
 }
 
-const char *
-cmd_tmpdir(void)
+/* Where large temporary data may go. */
+static const char *
+temporary_directory(void)
 {
     const char *dir = getenv("TMPDIR");
     return dir && *dir ? dir : "/var/tmp";
@@ -418,7 +391,15 @@ progress_clear(void)
         fputs("\r\033[K", stderr);
 }
 
-void
+/* A progress line on stderr, if that is a terminal: rate, percent, time left. */
+struct progress {
+    const char *what;
+    uint64_t total, done;
+    double started, shown;
+    bool active;
+};
+
+static void
 progress_begin(struct progress *p, const struct cmd *c, const char *what,
                uint64_t total)
 {
@@ -427,7 +408,7 @@ progress_begin(struct progress *p, const struct cmd *c, const char *what,
     p->started = p->shown = os_seconds();
 }
 
-void
+static void
 progress_add(struct progress *p, uint64_t bytes)
 {
     p->done += bytes;
@@ -445,7 +426,7 @@ progress_add(struct progress *p, uint64_t bytes)
     progress_shown();
 }
 
-void
+static void
 progress_end(struct progress *p)
 {
     if (p->active)
@@ -518,14 +499,14 @@ cmd_host_of(const struct cmd *c, enum isa isa)
     static struct progress shown;
     host = (struct host){ .program = c->name,
                           .version = cmd_version(),
-                          .commit = cmd_commit(),
-                          .tmpdir = cmd_tmpdir(),
+                          .commit = build_commit(),
+                          .tmpdir = temporary_directory(),
                           .guard = &cmd_guard,
                           .isa = isa,
                           .verbose = c->verbose,
                           .quiet = c->quiet,
                           .terminal = isatty(STDOUT_FILENO),
-                          .colours = cmd_colours(),
+                          .colours = shows_colours(),
                           .warn = warn_line,
                           .progress = c->quiet ? NULL : show_progress,
                           .status = shows_status(c) ? show_status : NULL,

@@ -30,7 +30,6 @@ extern struct guard cmd_guard;
 void cmd_begin(struct cmd *c);
 const char *cmd_program(void); // its name
 const char *cmd_version(void);
-const char *cmd_commit(void); // of the build; empty: unknown
 /* Die of that signal after removing temporary files; safe in handlers. */
 _Noreturn void cmd_die_by_signal(int sig);
 
@@ -64,41 +63,21 @@ void cmd_close_stdout(void);
 /* Binary data does not go to a terminal. */
 void cmd_refuse_terminal(void);
 /* Write a buffer of text to stdout and empty it.  On a terminal control characters are
- * escaped, those of JSON by its own escapes. */
+ * escaped. */
 void cmd_flush(struct buf *b);
-void cmd_flush_json(struct buf *b);
-/* Whether standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
-bool cmd_colours(void);
-/* Write a buffer whose text is harmless already and empty it. */
-void cmd_flush_harmless(struct buf *b);
 /* n zeroed items, or the end of the program; free them. */
 void *cmd_alloc(size_t n, size_t size) __attribute__((returns_nonnull));
-/* Refuse an output that is one of the inputs or another output.  NULL: not given. */
-void cmd_check_outputs(const char *const *outputs, size_t n, const char *const *inputs,
-                       size_t n_inputs);
 /* -o OUT is missing, perhaps because OUT was given as an operand. */
 _Noreturn void cmd_refuse_without_output(int n_operands, char **operand);
 /* The operand is missing, named as in the synopsis. */
 _Noreturn void cmd_refuse_without(const char *operand, const struct cmd *c);
 /* A copy of a string for the life of the program. */
 char *cmd_copy(const char *text);
-/* Where large temporary data may go: TMPDIR or /var/tmp. */
-const char *cmd_tmpdir(void);
 
-/* A progress line on stderr, if that is a terminal: rate, percent, time left. */
-struct progress {
-    const char *what;
-    uint64_t total, done;
-    double started, shown;
-    bool active;
-};
-void progress_begin(struct progress *p, const struct cmd *c, const char *what,
-                    uint64_t total);
-void progress_add(struct progress *p, uint64_t bytes);
-void progress_end(struct progress *p);
 /* This program as the host of the libraries; c->quiet and the like are settled by now. */
 const struct host *cmd_host(const struct cmd *c);
-/* The same of a program that computes nothing, for which NIBBLE_ISA is not read. */
+/* This program as the host of the libraries, with `isa` in place of what NIBBLE_ISA says: a program
+ * that computes nothing does not read that variable. */
 const struct host *cmd_host_of(const struct cmd *c, enum isa isa);
 
 /* A progress line is on the terminal; messages clear it, and so must all other output to the

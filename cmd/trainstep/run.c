@@ -121,7 +121,7 @@ open_locked(struct run *r)
     open_input(r);
 }
 
-/* Rank 0 holds the lock and writes; the others read what it has locked. */
+/* Rank 0 locks and writes the checkpoint; the other ranks read it. */
 static void
 open_shared(struct run *r)
 {

@@ -351,7 +351,7 @@ own_report(const char *file, unsigned rank)
     return b.data;
 }
 
-/* Leave to rank 0 what it does for all. */
+/* On a rank that is not 0, clear the options that rank 0 alone obeys. */
 static void
 leave_to_first(struct options *o, unsigned rank)
 {

@@ -28,7 +28,7 @@ void spark_add(struct spark *s, double loss);
 /* Draw the last columns. */
 void spark_draw(struct buf *b, const struct spark *s, size_t max_columns, bool utf8);
 
-/* ---- display.c: what standard output and a terminal show --------------------------------- */
+/* ---- display.c: standard output and the terminal ----------------------------------- */
 
 enum column { STEP, LOSS, TOKENS, LR, NORM, TOK_S, MFU, MEM, MS, SKIPPED, COLUMNS };
 struct display {

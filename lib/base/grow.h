@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Make room for one item behind the n items of the array v, which has capacity cap (two lvalues); a
- * new array begins with `first` items.  false: no memory, and nothing has changed. */
+/* Make room for one more item in the array v, which holds n items and has room for cap.  v and cap are
+ * lvalues.  An empty array gets room for `first` items.  false: no memory, and nothing has changed. */
 #define GROW(v, n, cap, first) grow_array(&(v), n, &(cap), sizeof *(v), first)
 
 /* v: the address of the pointer to the array. */

@@ -12,7 +12,7 @@
  * kernel ends programs first.  Page cache counts as free in both.  root is put before
  * /proc and /sys, "" in earnest.  -1: not known. */
 int64_t machine_available(const char *root);
-/* The same of this machine; UINT64_MAX: not known. */
+/* The available bytes of this machine; UINT64_MAX: not known. */
 uint64_t machine_free(void);
 /* Resident bytes of this process, or their peak so far; 0: not known. */
 uint64_t machine_resident(bool peak);

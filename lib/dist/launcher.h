@@ -17,7 +17,7 @@ struct launcher {
     const char *job[2];     // what two runs at a time do not share
 };
 
-/* *l is NULL if there is none; then rank and size are 0 and 1.  local: 0: unknown.  -1: the
+/* Without a launcher *l is NULL, rank 0 and size 1.  *local is 0 if it is unknown.  -1: the
  * environment has no number where one belongs. */
 int launcher_find(const struct launcher **l, unsigned *rank, unsigned *size,
                   unsigned *local, struct err *err);

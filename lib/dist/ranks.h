@@ -49,8 +49,8 @@ void ranks_be(struct ranks *r, unsigned rank);
 void ranks_plan(struct ranks *r, unsigned n);
 /* Join the other ranks; fails where one with a GPU has not come for `to_come` seconds
  * (--rank-timeout).  While this rank waits, a rank that sends nothing for `patience` seconds counts
- * as lost; 0: waits without end.  rendezvous: HOST:PORT at which ranks with GPUs meet rank 0; NULL:
- * what the launcher's variables say. */
+ * as lost; 0: waits without end.  rendezvous: HOST:PORT at which ranks with GPUs meet rank 0; NULL
+ * takes it from the launcher's variables. */
 int ranks_join(struct ranks *r, double patience, double to_come, bool gpus,
                const char *rendezvous, struct err *err);
 /* The ranks exchange by it; NULL: this process is alone. */
@@ -65,8 +65,8 @@ int ranks_meet(struct ranks *r, int *signal, struct err *err);
 int ranks_wait(struct ranks *r, struct err *err);
 /* Refuse to go on if a rank has other facts than rank 0: lines of a name, a tab, a value. */
 int ranks_compare(struct ranks *r, const struct buf *facts, struct err *err);
-/* From here to ranks_end_work a rank that fails cannot meet the others, which wait for what it
- * computes: all are ended. */
+/* From here to ranks_end_work the ranks wait for each other's results, so a rank that fails ends all
+ * of them. */
 void ranks_begin_work(struct ranks *r);
 void ranks_end_work(struct ranks *r);
 

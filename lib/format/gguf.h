@@ -72,7 +72,7 @@ void gguf_kv_free(struct gguf_kv *kv);
 /* The values of the keys that we use. */
 struct gguf_model {
     struct slice architecture, nibble;
-    const struct arch *arch; // that of its keys; NULL: it has none that we know
+    const struct arch *arch; // that of its keys; NULL: unknown
     uint64_t size[ARCH_SIZES];
     unsigned sizes;            // a bit for each one found
     float eps, theta;          // 0: not found

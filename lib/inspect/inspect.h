@@ -60,12 +60,13 @@ struct subject {
     struct store store;
     struct views views;  // only those selected
     struct stats *stats; // (views.n) or NULL
-    size_t shown;        // of views: rows of a listing; totals are those of all
+    size_t
+        shown; // rows of a listing: the first of the views; its totals count every view
 };
 
 /* order.c */
 
-/* A row, by what it is sorted by; rows of equal keys stay in their order. */
+/* A row and its sort key, a name or a number; rows of equal keys stay in their order. */
 struct ranked {
     const char *name;
     double number; // the largest first
@@ -95,6 +96,9 @@ int scan_values(const struct inspect *c, struct subject *f, struct err *err);
  * values.  NULL: *err. */
 const struct view *scan_find(const struct inspect *c, struct subject *f,
                              uint64_t *count, struct err *err);
+/* Print the bytes of a tensor as the file has them. */
+int scan_put_bytes(const struct inspect *c, const struct subject *f,
+                   const struct view *v, struct err *err);
 int scan_payload(const struct inspect *c, struct subject *f, struct err *err);
 /* One digest an entry, and last that of the file's bytes: (n_tensors + 1, HASH_MAX). */
 int scan_hash(const struct inspect *c, struct subject *f, enum hash_kind kind,
@@ -106,7 +110,7 @@ int compare_diff(const struct inspect *c, struct subject *a, struct subject *b,
                  struct err *err);
 int compare_verify(const struct inspect *c, struct subject *f, struct err *err);
 
-/* verify_names.c: whether the tensors are those of the configuration that the file has with it.
+/* verify_names.c: compare the tensors with those that the configuration in the file asks for.
  * ANSWER_YES, ANSWER_NO, or -1 with *err; appends to *what what was compared, or why not. */
 int names_verify(struct subject *f, struct buf *what, struct err *err);
 

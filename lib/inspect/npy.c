@@ -45,23 +45,6 @@ put_header(struct printer *p, const struct view *v, const char *description,
 }
 
 static int
-put_payload(const struct inspect *c, struct subject *f, const struct view *v,
-            struct err *err)
-{
-    const uint8_t *p;
-    size_t n;
-    int rc;
-    struct feed *feed = feed_open(&f->store.files[v->entry->file], v->entry->offset,
-                                  v->entry->nbytes, c->threads, err);
-    if (!feed)
-        return -1;
-    while ((rc = feed_next(feed, &p, &n)) > 0 && printer_end(c->printer) == 0)
-        printer_bytes(c->printer, p, n);
-    feed_close(feed);
-    return rc;
-}
-
-static int
 put_floats(struct printer *p, const struct values *x, struct err *err)
 {
     struct values_scratch w = { 0 };
@@ -100,6 +83,7 @@ npy_write(const struct inspect *c, struct subject *f, struct err *err)
     if (printer_refuse_terminal(c->printer) < 0 ||
         put_header(c->printer, v, description ? description : "<f4", err) < 0)
         return -1;
-    int rc = description ? put_payload(c, f, v, err) : put_floats(c->printer, &x, err);
+    int rc =
+        description ? scan_put_bytes(c, f, v, err) : put_floats(c->printer, &x, err);
     return rc < 0 ? rc : printer_end(c->printer);
 }

@@ -337,17 +337,12 @@ scan_values(const struct inspect *c, struct subject *f, struct err *err)
 }
 
 int
-scan_payload(const struct inspect *c, struct subject *f, struct err *err)
+scan_put_bytes(const struct inspect *c, const struct subject *f, const struct view *v,
+               struct err *err)
 {
-    uint64_t count;
-    const struct view *v = scan_find(c, f, &count, err);
     const uint8_t *p;
     size_t n;
     int rc;
-    if (!v)
-        return -1;
-    if (printer_refuse_terminal(c->printer) < 0)
-        return -1;
     struct feed *feed = feed_open(&f->store.files[v->entry->file], v->entry->offset,
                                   v->entry->nbytes, c->threads, err);
     if (!feed)
@@ -355,6 +350,17 @@ scan_payload(const struct inspect *c, struct subject *f, struct err *err)
     while ((rc = feed_next(feed, &p, &n)) > 0 && printer_end(c->printer) == 0)
         printer_bytes(c->printer, p, n);
     feed_close(feed);
+    return rc;
+}
+
+int
+scan_payload(const struct inspect *c, struct subject *f, struct err *err)
+{
+    uint64_t count;
+    const struct view *v = scan_find(c, f, &count, err);
+    if (!v || printer_refuse_terminal(c->printer) < 0)
+        return -1;
+    int rc = scan_put_bytes(c, f, v, err);
     return rc < 0 ? rc : printer_end(c->printer);
 }
 

@@ -17,15 +17,14 @@ struct keep {
     struct stop *stop;
     struct watch *watch;
     bool open;
-    bool remembers;                  // there are evaluations: see keep_remembers
+    bool remembers;                  // there are evaluations
     struct buf lines;                // of the evaluations up to the current step
     char data[2 * XXH3_BYTES + 1];   // of --eval, as a line names it
     char origin[2 * XXH3_BYTES + 1]; // of the weights that the training began with
     uint64_t n, last, best, since; // how many count; steps; how many after the best one
     double loss;                   // of the best one
     int64_t kept;                  // step of the checkpoint NAME.best, -1: unknown
-    double
-        kept_loss; // its evaluation; INFINITY: NAME.best is missing, or not of this training
+    double kept_loss; // its evaluation; INFINITY: no NAME.best of this training
     bool owes_best;   // NAME.best is to become the current step
     double owed_loss; // whose evaluation is this
 };

@@ -393,8 +393,9 @@ save_by_wish(struct trainer *t)
 
 /* ---- evaluations ----------------------------------------------------------------------- */
 
-int
-trainer_stopped(struct trainer *t)
+/* Whether one of the ranks was asked to stop; all are between the same steps.  -1: *t->err. */
+static int
+stop_was_asked(struct trainer *t)
 {
     int signal = stop_signal(t->stop);
     if (ranks_meet(t->ranks, &signal, t->err) < 0)
@@ -426,7 +427,7 @@ trainer_evaluate(struct trainer *t)
     struct train_sums sums = { 0 };
     size_t batch = (size_t)t->run->s.batch, own = t->ranks->rank * batch;
     for (size_t at = 0; at < t->in->eval.n; at += t->ranks->size * batch) {
-        int stopped = trainer_stopped(t);
+        int stopped = stop_was_asked(t);
         if (stopped)
             return stopped;
         if (evaluate_batch(t, at + own, &sums) < 0)
@@ -702,7 +703,7 @@ trainer_run(struct trainer *t)
 {
     bool evaluated = false;
     while (t->train.step < t->run->end && !t->ended) {
-        int stopped = trainer_stopped(t);
+        int stopped = stop_was_asked(t);
         if (stopped < 0)
             return -1;
         if (stopped || t->satisfied)

@@ -94,8 +94,6 @@ int trainer_evaluate(struct trainer *t);
 /* Take the steps that are left, with their evaluations and saves, unless a stop is requested or an
  * observer is satisfied. */
 int trainer_run(struct trainer *t);
-/* Whether one of the ranks was asked to stop; all are between the same steps.  -1: *t->err. */
-int trainer_stopped(struct trainer *t);
 void trainer_close(struct trainer *t);
 
 /* The last save, or the checkpoint that the run began with: its step and its file. */

@@ -5,6 +5,7 @@
 
 #include "lib/train/plan.h"
 #include "tests/unit/model_files.h"
+#include "tests/unit/run_options.h"
 #include "tests/unit/samples.h"
 
 #include <sys/stat.h>
@@ -13,33 +14,6 @@ static struct ranks ranks;
 static struct inputs in;
 static struct run_config run;
 static struct err err;
-
-static struct train_options
-options(const char *checkpoint)
-{
-    host.isa = isa_best();
-    return (struct train_options){
-        .host = &host,
-        .checkpoint = checkpoint,
-        .data = "s.tok",
-        .where = { .host = &host, .device = "cpu", .threads = 2 },
-        .steps = 1,
-        .max_skips = 5,
-        .log_every = 1,
-    };
-}
-
-/* Set an option of a setting, as a command line does. */
-static void
-give(struct train_options *o, const char *option, double v)
-{
-    size_t i = settings_row(option);
-    o->is_given[i] = true;
-    if (settings_table[i].kind == SET_F64)
-        NEED(settings_set_number(&o->given, i, v, &err) == 0);
-    else
-        settings_set_count(&o->given, i, (uint64_t)v);
-}
 
 /* Open what the options name; `refused` closes it. */
 static int
@@ -82,26 +56,26 @@ accepted(int rc)
 static void
 check_files(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     o.log = "-";
     refused(begin(&o), ERR_USAGE, "--log: standard output has the lines");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.teacher_data = "-";
     refused(begin(&o), ERR_USAGE, "--teacher-data: expected a file");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.memory_report = "-";
     refused(begin(&o), ERR_USAGE, "--memory-report: standard output has a line");
-    o = options("-");
+    o = options("-", 1);
     refused(begin(&o), ERR_USAGE, "CHECKPOINT is a file, no pipe");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.out = "./m.ckpt";
     refused(begin(&o), ERR_USAGE, "-o ./m.ckpt: is the checkpoint itself");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.log = "s.tok";
     refused(begin(&o), ERR_USAGE, "s.tok");
-    o = options(".m.ckpt.nibble-tmp");
+    o = options(".m.ckpt.nibble-tmp", 1);
     refused(begin(&o), ERR_USAGE, ".m.ckpt.nibble-tmp: ");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.out = "";
     refused(begin(&o), ERR_USAGE, "-o : want the name of a file");
     o.out = "new/";
@@ -117,15 +91,15 @@ check_files(void)
 static void
 check_checkpoint(void)
 {
-    struct train_options o = options("none.ckpt");
+    struct train_options o = options("none.ckpt", 1);
     refused(begin(&o), ERR_IO, "none.ckpt: No such file");
-    o = options("model.safetensors");
+    o = options("model.safetensors", 1);
     refused(begin(&o), ERR_FORMAT,
             "model.safetensors: not a checkpoint: expected one; datpack --to ckpt");
     check_put("text.ckpt", "hello\n", 6);
-    o = options("text.ckpt");
+    o = options("text.ckpt", 1);
     refused(begin(&o), ERR_FORMAT, "text.ckpt: ");
-    o = options("config.json");
+    o = options("config.json", 1);
     refused(begin(&o), ERR_FORMAT, "config.json: ");
     // A plan takes a model, or what describes one.
     o.dry_run = true;
@@ -133,7 +107,7 @@ check_checkpoint(void)
     accepted(settle(&o));
     CHECK(
         strstr(heard.warnings, "no samples: the plan is for samples of 64 positions"));
-    o = options("model.safetensors");
+    o = options("model.safetensors", 1);
     o.dry_run = true;
     accepted(settle(&o));
 }
@@ -143,7 +117,7 @@ check_checkpoint(void)
 static void
 check_last_step(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     CHECK(begin(&o) == 0 && run.in_step == 0 && run.end == 1);
     config_close(&run);
     o.has_until = true;
@@ -167,7 +141,7 @@ check_last_step(void)
 static void
 check_schedule(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     o.steps = 9;
     give(&o, "schedule", LR_COSINE);
     give(&o, "total-steps", 5);
@@ -180,7 +154,7 @@ check_schedule(void)
     CHECK(settle(&o) == 0 && config_check_steps(&run) == 0);
     CHECK(strstr(heard.warnings, "later ones, up to 9, have the learning rate 0"));
     config_close(&run);
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     give(&o, "lr", 0);
     give(&o, "batch", 20);
     CHECK(settle(&o) == 0 && config_check_steps(&run) == 0);
@@ -189,7 +163,7 @@ check_schedule(void)
                                  "have 7: each is taken 2 times or more"));
     config_close(&run);
     // What comes first has its own total.
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     give(&o, "schedule", LR_LINEAR);
     refused(settle(&o), ERR_USAGE, "--schedule linear: needs --total-steps");
     o.has_until = true;
@@ -203,7 +177,7 @@ check_schedule(void)
 static void
 check_passes(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     ranks.size = 3;
     CHECK(settle(&o) == 0 && run.s.accum == 3);
     CHECK(strstr(heard.warnings, "m.ckpt: a step has 3 passes from here on"));
@@ -212,7 +186,7 @@ check_passes(void)
     refused(settle(&o), ERR_USAGE,
             "--accum: 4 passes of a step cannot be divided among 3 ranks: expected "
             "--accum 6, or another multiple of 3");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.data = "/dev/null";
     refused(settle(&o), ERR_USAGE, "-d /dev/null: a pipe would reach one of 3 ranks");
     ranks.size = 1;
@@ -221,13 +195,13 @@ check_passes(void)
 static void
 check_layers(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     give(&o, "train-last-layers", 3);
     refused(settle(&o), ERR_USAGE, "--train-last-layers: 3, the model has 2 layers");
     give(&o, "train-last-layers", 1);
     CHECK(settle(&o) == 0 && run.layout.last_layers == 1);
     config_close(&run);
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     CHECK(begin(&o) == 0);
     in.file.training.moments = "nvfp4";
     refused(config_settle(&run), ERR_FORMAT,
@@ -237,7 +211,7 @@ check_layers(void)
 static void
 check_quantizer(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     CHECK(settle(&o) == 0 && run.layout.quant && strcmp(run.quantizer, "sweep") == 0);
     CHECK(!config_before_quant(&run, 1));
     config_close(&run);
@@ -255,7 +229,7 @@ check_quantizer(void)
     o.checkpoint = "packed.ckpt";
     refused(settle(&o), ERR_FORMAT,
             "packed.ckpt: --quant-from: its optimizer keeps packed weights");
-    o = options("plain.ckpt");
+    o = options("plain.ckpt", 1);
     give(&o, "activations", ACTIVATIONS_NVFP4);
     refused(settle(&o), ERR_FORMAT,
             "plain.ckpt: --activations nvfp4: its projections are not quantized");
@@ -270,17 +244,17 @@ check_quantizer(void)
 static void
 check_fp8(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     give(&o, "fp8-scales", SCALES_DELAYED);
     refused(settle(&o), ERR_USAGE, "--fp8-scales: goes with --compute fp8");
     o.where.compute = COMPUTE_FP8;
     CHECK(settle(&o) == 0 && run.layout.fp8 && run.layout.delayed);
     config_close(&run);
-    o = options("plain.ckpt");
+    o = options("plain.ckpt", 1);
     o.where.compute = COMPUTE_FP8;
     refused(settle(&o), ERR_FORMAT,
             "plain.ckpt: --compute fp8: its projections are not quantized");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     o.where.compute = COMPUTE_FP8;
     give(&o, "activations", ACTIVATIONS_NVFP4);
     refused(settle(&o), ERR_USAGE, "m.ckpt: --compute fp8: rounds inputs of products");
@@ -289,7 +263,7 @@ check_fp8(void)
 static void
 check_release(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     CHECK(settle(&o) == 0 && !run.layout.release);
     config_close(&run);
     give(&o, "clip-mode", CLIP_PREV);
@@ -309,7 +283,7 @@ check_release(void)
 static void
 check_samples(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     uint8_t own[SHA256_BYTES] = { 1 };
     o.data = "none.tok";
     refused(settle(&o), ERR_IO, "none.tok: No such file");
@@ -330,13 +304,13 @@ check_samples(void)
     o.teacher = "model.safetensors";
     o.teacher_data = "other.tok";
     refused(settle(&o), ERR_FORMAT, "other.tok: made with another tokenizer than");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     CHECK(begin(&o) == 0);
     run.st.has_sampler = true; // of others
     CHECK(config_settle(&run) == 0);
     CHECK(strstr(heard.warnings, "s.tok: other data than before"));
     config_close(&run);
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     give(&o, "batch", (double)(1u << 30));
     refused(settle(&o), ERR_USAGE, "--batch: 1073741824 samples are a pass of ");
 }
@@ -346,7 +320,7 @@ check_samples(void)
 static void
 check_teacher(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     o.teacher = "none.safetensors";
     refused(settle(&o), ERR_IO, "none.safetensors: No such file");
     o.teacher = "model.safetensors";
@@ -376,7 +350,7 @@ check_teacher(void)
     o.teacher = "model.safetensors";
     give(&o, "loss", LOSS_SCALAR);
     refused(settle(&o), ERR_USAGE, "--teacher: --loss scalar has no logits");
-    o = options("m.ckpt");
+    o = options("m.ckpt", 1);
     CHECK(begin(&o) == 0);
     run.st.has_teacher = true;
     CHECK(config_settle(&run) == 0 && !run.st.has_teacher);
@@ -401,7 +375,7 @@ check_teacher(void)
 static void
 check_plan(void)
 {
-    struct train_options o = options("m.ckpt");
+    struct train_options o = options("m.ckpt", 1);
     struct buf b = { 0 };
     CHECK(settle(&o) == 0 && plan_settle(&run) == 0 && plan_put(&run, &b) == 0);
     buf_char(&b, '\0');

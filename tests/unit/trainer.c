@@ -15,6 +15,7 @@
 #include "lib/train/save.h"
 #include "lib/train/tensorboard.h"
 #include "tests/unit/model_files.h"
+#include "tests/unit/run_options.h"
 #include "tests/unit/samples.h"
 
 #include <errno.h>
@@ -199,33 +200,6 @@ struct parts {
 };
 static struct parts p;
 
-static struct train_options
-options(const char *checkpoint)
-{
-    host.isa = isa_best();
-    return (struct train_options){
-        .host = &host,
-        .checkpoint = checkpoint,
-        .data = "s.tok",
-        .where = { .host = &host, .device = "cpu", .threads = 1 },
-        .steps = 3,
-        .max_skips = 5,
-        .log_every = 1,
-    };
-}
-
-static void
-give(struct train_options *o, const char *option, double v)
-{
-    size_t i = settings_row(option);
-    struct err err = { 0 };
-    o->is_given[i] = true;
-    if (settings_table[i].kind == SET_F64)
-        NEED(settings_set_number(&o->given, i, v, &err) == 0);
-    else
-        settings_set_count(&o->given, i, (uint64_t)v);
-}
-
 static int
 open_observers(const struct train_options *o)
 {
@@ -339,7 +313,7 @@ copy(const char *from, const char *to)
 static void
 check_order(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     look(PHASE, 0);
     CHECK_SAY(train(&o) == 0, "%s", p.err.msg);
@@ -377,7 +351,7 @@ check_order(void)
 static void
 check_stop(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     look(PHASE, 0);
     seen.stops_at_step = 2;
@@ -398,7 +372,7 @@ static void
 check_phases(void)
 {
     for (size_t i = 0; trainer_phases[i]; i++) {
-        struct train_options o = options("run.ckpt");
+        struct train_options o = options("run.ckpt", 3);
         copy("m.ckpt", "run.ckpt");
         o.stop_after = trainer_phases[i];
         look(PHASE, 0);
@@ -417,7 +391,7 @@ static void
 check_failures(void)
 {
     for (int event = 0; event < N_EVENTS; event++) {
-        struct train_options o = options("run.ckpt");
+        struct train_options o = options("run.ckpt", 3);
         o.eval = "s.tok";
         o.eval_every = o.save_every = 1;
         for (unsigned n = 1; event != UNDONE && n < 4; n++) {
@@ -442,7 +416,7 @@ check_failures(void)
 static void
 check_outputs(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     o.log = "/dev/full";
     look(PHASE, 0);
@@ -482,7 +456,7 @@ check_outputs(void)
 static void
 check_keep(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     o.eval = "s.tok";
     o.eval_every = 1;
@@ -521,7 +495,7 @@ check_keep(void)
 static void
 check_watch(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     o.steps = 40;
     o.stop_if_worse = 1.01;
@@ -532,7 +506,7 @@ check_watch(void)
               "the loss of 10 steps in a row was above 1.01 times");
     close_run();
     CHECK(step_of("run.ckpt") == 0);
-    o = options("run.ckpt");
+    o = options("run.ckpt", 3);
     o.memory_limit = (uint64_t)1 << 40;
     look(PHASE, 0);
     CHECK(open_run(&o) == 0);
@@ -547,7 +521,7 @@ check_watch(void)
 static void
 check_lock(void)
 {
-    struct train_options o = options("link.ckpt");
+    struct train_options o = options("link.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     int fd = open("run.ckpt", O_RDONLY | O_CLOEXEC);
     NEED(fd >= 0 && flock(fd, LOCK_EX) == 0 && link("run.ckpt", "link.ckpt") == 0);
@@ -563,7 +537,7 @@ check_lock(void)
 static void
 check_finished(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     copy("m.ckpt", "run.ckpt");
     look(PHASE, 0);
     CHECK(train(&o) == 0);
@@ -596,7 +570,7 @@ check_finished(void)
 static struct train_options
 everything(void)
 {
-    struct train_options o = options("run.ckpt");
+    struct train_options o = options("run.ckpt", 3);
     o.steps = 2;
     o.eval = "s.tok";
     o.eval_every = o.save_every = 1;
